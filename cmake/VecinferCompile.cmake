@@ -1,0 +1,40 @@
+# Compile settings shared by every target, and the per-ISA source helper.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(VECINFER_CCACHE ccache)
+if(VECINFER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${VECINFER_CCACHE})
+endif()
+
+if(VECINFER_SANITIZE)
+    add_compile_options(-fsanitize=${VECINFER_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+    add_link_options(-fsanitize=${VECINFER_SANITIZE})
+endif()
+
+# Warnings for our own code only, so that a consumer of the installed package is not bound by them.
+function(vecinfer_warnings target)
+    target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
+endfunction()
+
+# vecinfer_isa_sources(<target> <path stem>): adds <stem>_scalar.cc, <stem>_avx2.cc and <stem>_avx512.cc, each compiled for its
+# ISA. Contraction is off everywhere: a kernel that wants fused multiply-add says so, and encoding must give the same codes on all.
+function(vecinfer_isa_sources target stem)
+    target_sources(${target} PRIVATE ${stem}_scalar.cc)
+    set_property(SOURCE ${stem}_scalar.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off)
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+        target_sources(${target} PRIVATE ${stem}_avx2.cc ${stem}_avx512.cc)
+        set_property(SOURCE ${stem}_avx2.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off -mavx2 -mfma -mf16c -mbmi2)
+        set_property(SOURCE ${stem}_avx512.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off -mavx512f -mavx512bw
+                     -mavx512dq -mavx512vl -mfma -mf16c -mbmi2 -mprefer-vector-width=512)
+    endif()
+endfunction()

@@ -1,0 +1,117 @@
+// A scheme says how a KV cache is stored: key transform x key codec x value transform x value codec x window.
+//
+// Short spelling:  f16 | vecinfer:k<width>v<width>[,option=value]...
+//   width    4 = d2b8, 3 = d4b12, 2 = d4b8, 1.5 = d8b12, 1 = d8b8 (sub_dim, code_bits)
+// Long spelling:   vecinfer:k=d4b8,v=d4b8,kt=smooth+hadamard,vt=hadamard,norm=vector,scope=head,recent=128,sink=4,prefill=windowed
+// Every option of the long form may follow the short one. Spelling is case-sensitive and has no blanks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vecinfer/status.h"
+
+namespace vecinfer {
+
+enum class CodecKind { f16, vq };
+
+/// Vector quantizer of one side (K or V). A head's vector is cut into pieces of sub_dim channels; each piece is the index
+/// of one of 2^code_bits centroids (VecInfer, section "vector quantization").
+struct CodecSpec {
+    CodecKind kind = CodecKind::vq;
+    int sub_dim = 4;    // channels per code: 2, 4 or 8
+    int code_bits = 8;  // bits per code: 8 or 12
+
+    bool operator==(const CodecSpec&) const = default;
+};
+
+/// The (sub_dim, code_bits) pairs that exist: d2b8 d4b8 d8b8 d4b12 d8b12.
+std::span<const CodecSpec> supported_vq_specs() noexcept;
+
+struct TransformSpec {
+    bool smooth = false;     // divide channel i by its smooth factor; keys only, needs a calibration
+    bool hadamard = false;   // orthonormal Hadamard transform over the head's channels
+    bool automatic = false;  // not spelled out: resolve() decides
+
+    bool operator==(const TransformSpec&) const = default;
+};
+
+/// Whether each head's vector is divided by its own root mean square before quantization, at one byte per head and token.
+/// `automatic` becomes `vector` for data-free codebooks, which cannot work without, and the measured best when calibrated.
+enum class Norm { automatic, none, vector };
+
+enum class Scope { layer, head };  // who shares a codebook: all KV heads of a layer, or each KV head has its own
+
+/// `windowed`: a query reads keys older than `recent` from codes even inside its own batch, so results do not depend on how a
+/// prompt is split. `exact`: keys of the current batch are all read exactly (the paper's prefill).
+enum class Prefill { windowed, exact };
+
+struct WindowSpec {
+    int recent = 128;  // latest tokens of a sequence read from f16, 0 to 4096
+    int sink = 4;      // first tokens of a sequence read from f16, 0 to 256
+
+    bool operator==(const WindowSpec&) const = default;
+};
+
+struct Scheme {
+    std::string family = "vecinfer";  // "f16" or "vecinfer"
+    CodecSpec key;
+    CodecSpec value;
+    TransformSpec key_transform{.automatic = true};
+    TransformSpec value_transform{.automatic = true};
+    Norm norm = Norm::automatic;
+    Scope scope = Scope::head;
+    WindowSpec window;
+    Prefill prefill = Prefill::windowed;
+
+    bool is_f16() const noexcept { return family == "f16"; }
+    bool operator==(const Scheme&) const = default;
+};
+
+/// Parses either spelling. Errors name the part, what was got and the values that exist.
+Result<Scheme> parse_scheme(std::string_view text);
+
+/// Shortest spelling that parses back to the same scheme.
+std::string to_string(const Scheme& scheme);
+
+/// Every part spelled out.
+std::string to_long_string(const Scheme& scheme);
+
+/// Replaces every `automatic` part. Data-free: keys and values hadamard, norm vector, scope layer (one universal codebook).
+/// Calibrated: keys smooth+hadamard, values and norm as measured best (docs/numerics.md). An error if a part that was spelled
+/// out cannot be had without a calibration. Idempotent.
+Result<Scheme> resolve(const Scheme& scheme, bool calibrated);
+
+/// Names accepted before the colon, for messages and help.
+std::span<const std::string_view> scheme_families() noexcept;
+
+/// Shape of one layer's cache. Head sizes of K and V may differ.
+struct LayerShape {
+    int layer = 0;  // index as the engine numbers it
+    int num_kv_heads = 0;
+    int head_dim_k = 0;
+    int head_dim_v = 0;
+
+    bool operator==(const LayerShape&) const = default;
+};
+
+/// Bytes of a cache over all layers, everything counted.
+struct Footprint {
+    double code_bytes_per_token = 0;    // codes and norms of one token
+    double total_bytes_per_token = 0;   // (codes + window + codebooks) / context
+    double f16_bytes_per_token = 0;     // the same cache in f16
+    double code_bits_per_value = 0;     // codes alone
+    double effective_bits_per_value = 0;  // everything, at the given context
+    std::size_t window_bytes = 0;
+    std::size_t codebook_bytes = 0;
+};
+
+/// What `context` tokens of one sequence take. Window and codebooks are counted in full. `calibrated` as in resolve().
+Result<Footprint> footprint(const Scheme& scheme, std::span<const LayerShape> layers, std::int64_t context,
+                            bool calibrated);
+
+}  // namespace vecinfer

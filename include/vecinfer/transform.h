@@ -1,0 +1,47 @@
+// Key and value transforms of one KV head: channel smoothing, then an orthonormal Hadamard transform.
+// VecInfer: K~ = K diag(lambda)^-1 H and q~ = q diag(lambda) H, so q~ . K~ = q . K (paper, section "smooth and Hadamard").
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "vecinfer/scheme.h"
+#include "vecinfer/status.h"
+
+namespace vecinfer {
+
+/// Floor of smooth factors: a channel that was never seen to move must not be blown up.
+inline constexpr float kMinSmoothFactor = 1e-4f;
+
+/// In place x <- x H for one vector of `head_dim` floats, H orthonormal. head_dim = m * 2^k: a Walsh-Hadamard matrix when m = 1,
+/// the Kronecker product with a Hadamard matrix of order 12, 20 or 28 when that divides head_dim and leaves a power of two,
+/// else block-diagonal with the largest power-of-two blocks. head_dim must be even, 2 to 1024.
+Status hadamard(float* x, int head_dim);
+/// In place x <- x H^T, the inverse.
+Status hadamard_inverse(float* x, int head_dim);
+
+class HeadTransform {
+public:
+    /// Identity over zero channels; only assignable.
+    HeadTransform() = default;
+    /// `smooth_factors`: head_dim positive finite floats, one per channel; empty unless spec.smooth. Values below
+    /// kMinSmoothFactor are raised to it.
+    static Result<HeadTransform> create(int head_dim, const TransformSpec& spec, std::span<const float> smooth_factors);
+
+    int head_dim() const noexcept { return head_dim_; }
+    bool is_identity() const noexcept { return !hadamard_ && smooth_.empty(); }
+
+    // Each reads head_dim floats and writes head_dim floats; input and output may be the same array.
+    void forward(const float* x, float* y) const noexcept;        // keys or values into code space: x diag(lambda)^-1 H
+    void inverse(const float* y, float* x) const noexcept;        // back
+    void forward_query(const float* q, float* y) const noexcept;  // q diag(lambda) H
+
+private:
+    int head_dim_ = 0;
+    bool hadamard_ = false;
+    std::vector<float> smooth_;      // [head_dim] lambda, empty when off
+    std::vector<float> inv_smooth_;  // [head_dim] 1 / lambda
+};
+
+}  // namespace vecinfer

@@ -1,0 +1,22 @@
+// Run-time choice of the CPU instruction set. Decided once; every kernel table is picked by it.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "vecinfer/status.h"
+
+namespace vecinfer {
+
+enum class Isa { scalar, avx2, avx512 };
+
+std::string_view isa_name(Isa isa) noexcept;
+/// Compiled in and supported by this CPU, slowest first.
+std::span<const Isa> available_isas() noexcept;
+/// The ISA in use: VECINFER_ISA=scalar|avx2|avx512 if set, else the fastest available. A wrong or unsupported value of the
+/// variable is an error that lists the right ones; until it is dealt with kernels run as scalar.
+Result<Isa> selected_isa();
+/// As selected_isa, but never fails; for kernels.
+Isa active_isa() noexcept;
+
+}  // namespace vecinfer
