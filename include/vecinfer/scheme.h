@@ -2,8 +2,9 @@
 //
 // Short spelling:  f16 | vecinfer:k<width>v<width>[,option=value]...
 //   width    4 = d2b8, 3 = d4b12, 2 = d4b8, 1.5 = d8b12, 1 = d8b8 (sub_dim, code_bits)
-// Long spelling:   vecinfer:k=d4b8,v=d4b8,kt=smooth+hadamard,vt=hadamard,norm=vector,scope=head,recent=128,sink=4,prefill=windowed
-// Every option of the long form may follow the short one. Spelling is case-sensitive and has no blanks.
+// Long spelling: vecinfer:k=d4b8,v=d4b8,kt=smooth+hadamard,vt=hadamard,norm=vector,scope=head,recent=128,sink=4,prefill=windowed
+// Options of the long form may follow the short one, in any order, each once; what is left out has its default, so `vecinfer`
+// is `vecinfer:k2v2`. kt, vt and norm may be `auto`, which is their default. Case-sensitive, no blanks.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace vecinfer {
 
-enum class CodecKind { f16, vq };
+enum class CodecKind { f16, vq };  // f16 is sub_dim 1, code_bits 16
 
 /// Vector quantizer of one side (K or V). A head's vector is cut into pieces of sub_dim channels; each piece is the index
 /// of one of 2^code_bits centroids (VecInfer, section "vector quantization").
@@ -72,18 +73,24 @@ struct Scheme {
     bool operator==(const Scheme&) const = default;
 };
 
+/// What parse_scheme("f16") gives: no transforms, no norm and, since every row is f16, no window.
+Scheme f16_scheme();
+
+/// Checks every part against the values that exist; parse_scheme gives valid schemes only.
+Status validate(const Scheme& scheme);
+
 /// Parses either spelling. Errors name the part, what was got and the values that exist.
 Result<Scheme> parse_scheme(std::string_view text);
 
-/// Shortest spelling that parses back to the same scheme.
+/// Canonical short spelling: the family, both widths and what differs from its default. Parses back to the same scheme.
 std::string to_string(const Scheme& scheme);
 
-/// Every part spelled out.
+/// Every part spelled out, `auto` included. Parses back to the same scheme.
 std::string to_long_string(const Scheme& scheme);
 
 /// Replaces every `automatic` part. Data-free: keys and values hadamard, norm vector, scope layer (one universal codebook).
 /// Calibrated: keys smooth+hadamard, values and norm as measured best (docs/numerics.md). An error if a part that was spelled
-/// out cannot be had without a calibration. Idempotent.
+/// out cannot be had without a calibration (kt with smooth, norm=none). Idempotent.
 Result<Scheme> resolve(const Scheme& scheme, bool calibrated);
 
 /// Names accepted before the colon, for messages and help.
@@ -101,17 +108,17 @@ struct LayerShape {
 
 /// Bytes of a cache over all layers, everything counted.
 struct Footprint {
-    double code_bytes_per_token = 0;    // codes and norms of one token
-    double total_bytes_per_token = 0;   // (codes + window + codebooks) / context
-    double f16_bytes_per_token = 0;     // the same cache in f16
-    double code_bits_per_value = 0;     // codes alone
+    double code_bytes_per_token = 0;      // codes and norms of one token
+    double total_bytes_per_token = 0;     // (codes + window + codebooks, padding included) / context
+    double f16_bytes_per_token = 0;       // the same cache in f16
+    double code_bits_per_value = 0;       // codes alone
     double effective_bits_per_value = 0;  // everything, at the given context
-    std::size_t window_bytes = 0;
-    std::size_t codebook_bytes = 0;
+    std::size_t window_bytes = 0;         // f16 rows with their cell and position
+    std::size_t codebook_bytes = 0;       // int8 centroids, scales and smooth factors, as a sidecar stores them
 };
 
-/// What `context` tokens of one sequence take. Window and codebooks are counted in full. `calibrated` as in resolve().
-Result<Footprint> footprint(const Scheme& scheme, std::span<const LayerShape> layers, std::int64_t context,
-                            bool calibrated);
+/// What `context` tokens (1 to 2^31 - 1) of one sequence take. Window and codebooks are counted in full. `calibrated` as in
+/// resolve(). Head sizes must be multiples of their side's sub_dim.
+Result<Footprint> footprint(const Scheme& scheme, std::span<const LayerShape> layers, std::int64_t context, bool calibrated);
 
 }  // namespace vecinfer

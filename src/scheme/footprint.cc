@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "vecinfer/cache.h"
+#include "vecinfer/scheme.h"
+
+namespace vecinfer {
+namespace {
+
+constexpr int kMaxHeads = 4096;
+constexpr int kMaxHeadDim = 4096;
+
+Status check_range(std::string_view argument, std::int64_t got, std::int64_t low, std::int64_t high) {
+    if (got < low || got > high) {
+        return argument_error(fmt::format("footprint: {}", argument), fmt::format("{}", got), fmt::format("{} to {}", low, high));
+    }
+    return {};
+}
+
+Status check_side(const LayerShape& shape, std::string_view side, int head_dim, const CodecSpec& spec) {
+    const std::string name = fmt::format("layer {} head_dim_{}", shape.layer, side);
+    if (Status s = check_range(name, head_dim, 1, kMaxHeadDim); !s.ok()) {
+        return s;
+    }
+    if (head_dim % spec.sub_dim != 0) {
+        return argument_error(fmt::format("footprint: {}", name), fmt::format("{}", head_dim),
+                              fmt::format("a multiple of {}, the scheme's sub_dim", spec.sub_dim));
+    }
+    return {};
+}
+
+std::size_t codebook_bytes(const CodecSpec& spec) {
+    return (std::size_t{1} << spec.code_bits) * static_cast<std::size_t>(spec.sub_dim) + sizeof(float);
+}
+
+struct Totals {
+    std::size_t code_bytes_per_token = 0;
+    std::size_t values_per_token = 0;
+    std::size_t code_bits_per_token = 0;
+    std::size_t cache_bytes = 0;
+    std::size_t window_bytes = 0;
+    std::size_t codebook_bytes = 0;
+};
+
+void add_side(const Scheme& scheme, const CodecSpec& spec, int num_heads, int head_dim, std::int64_t context, Totals& totals) {
+    const CacheGeometry geometry{.row_dim = num_heads * head_dim,
+                                 .sub_dim = spec.sub_dim,
+                                 .code_bits = spec.code_bits,
+                                 .norms_per_row = scheme.norm == Norm::vector ? num_heads : 0,
+                                 .num_cells = static_cast<int>(context),
+                                 .num_streams = 1,
+                                 .window = scheme.window};
+    const auto row_dim = static_cast<std::size_t>(geometry.row_dim);
+    totals.values_per_token += row_dim;
+    totals.code_bits_per_token += row_dim / static_cast<std::size_t>(spec.sub_dim) * static_cast<std::size_t>(spec.code_bits);
+    totals.code_bytes_per_token += geometry.row_bytes();
+    // A window row is its f16 values and the cell and position it belongs to.
+    totals.window_bytes +=
+        static_cast<std::size_t>(geometry.window_rows()) * (sizeof(std::uint16_t) * row_dim + 2 * sizeof(std::int32_t));
+    totals.cache_bytes += geometry.total_bytes();
+}
+
+Totals sum_layers(const Scheme& scheme, std::span<const LayerShape> layers, std::int64_t context, bool calibrated) {
+    Totals totals;
+    for (const LayerShape& shape : layers) {
+        add_side(scheme, scheme.key, shape.num_kv_heads, shape.head_dim_k, context, totals);
+        add_side(scheme, scheme.value, shape.num_kv_heads, shape.head_dim_v, context, totals);
+        if (calibrated) {
+            const std::size_t books = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
+            totals.codebook_bytes += books * (codebook_bytes(scheme.key) + codebook_bytes(scheme.value));
+            if (scheme.key_transform.smooth) {
+                totals.codebook_bytes += sizeof(float) * static_cast<std::size_t>(shape.num_kv_heads) * shape.head_dim_k;
+            }
+        }
+    }
+    if (!calibrated) {
+        totals.codebook_bytes = codebook_bytes(scheme.key) + (scheme.value == scheme.key ? 0 : codebook_bytes(scheme.value));
+    }
+    return totals;
+}
+
+}  // namespace
+
+Result<Footprint> footprint(const Scheme& scheme, std::span<const LayerShape> layers, std::int64_t context, bool calibrated) {
+    const Result<Scheme> resolved = resolve(scheme, calibrated);
+    if (!resolved.ok()) {
+        return resolved.status();
+    }
+    if (Status s = check_range("context", context, 1, std::numeric_limits<std::int32_t>::max()); !s.ok()) {
+        return s;
+    }
+    if (layers.empty()) {
+        return argument_error("footprint: layers", "none", "at least one layer");
+    }
+    std::size_t values_per_token = 0;
+    for (const LayerShape& shape : layers) {
+        if (Status s = check_range(fmt::format("layer {} num_kv_heads", shape.layer), shape.num_kv_heads, 1, kMaxHeads);
+            !s.ok()) {
+            return s;
+        }
+        if (Status s = check_side(shape, "k", shape.head_dim_k, resolved->key); !s.ok()) {
+            return s;
+        }
+        if (Status s = check_side(shape, "v", shape.head_dim_v, resolved->value); !s.ok()) {
+            return s;
+        }
+        values_per_token += static_cast<std::size_t>(shape.num_kv_heads) * (shape.head_dim_k + shape.head_dim_v);
+    }
+
+    Footprint out;
+    const double tokens = static_cast<double>(context);
+    const double values = static_cast<double>(values_per_token);
+    out.f16_bytes_per_token = 2 * values;
+    if (resolved->is_f16()) {
+        out.code_bytes_per_token = out.total_bytes_per_token = out.f16_bytes_per_token;
+        out.code_bits_per_value = out.effective_bits_per_value = 16;
+        return out;
+    }
+    const Totals totals = sum_layers(resolved.value(), layers, context, calibrated);
+    const double total_bytes = static_cast<double>(totals.cache_bytes + totals.codebook_bytes);
+    out.code_bytes_per_token = static_cast<double>(totals.code_bytes_per_token);
+    out.total_bytes_per_token = total_bytes / tokens;
+    out.code_bits_per_value = static_cast<double>(totals.code_bits_per_token) / values;
+    out.effective_bits_per_value = 8 * total_bytes / tokens / values;
+    out.window_bytes = totals.window_bytes;
+    out.codebook_bytes = totals.codebook_bytes;
+    return out;
+}
+
+}  // namespace vecinfer

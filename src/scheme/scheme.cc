@@ -1,0 +1,118 @@
+#include "vecinfer/scheme.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "scheme/spelling.h"
+
+namespace vecinfer {
+namespace {
+
+// What `automatic` becomes. Data-free codebooks are made for unit-variance Gaussian entries, which only the Hadamard transform
+// and the norm can promise; with a calibration the codebook learns the values' own shape, so rotating them is not a must.
+constexpr TransformSpec kDataFreeTransform{.hadamard = true};
+constexpr TransformSpec kCalibratedKeyTransform{.smooth = true, .hadamard = true};
+constexpr TransformSpec kCalibratedValueTransform{};
+constexpr Norm kCalibratedNorm = Norm::vector;
+
+constexpr CodecSpec kF16Spec{CodecKind::f16, 1, 16};
+
+constexpr std::array<std::string_view, 2> kFamilies = {"f16", "vecinfer"};
+
+constexpr std::array<CodecSpec, 5> kVqSpecs = {
+    {{CodecKind::vq, 2, 8}, {CodecKind::vq, 4, 8}, {CodecKind::vq, 8, 8}, {CodecKind::vq, 4, 12}, {CodecKind::vq, 8, 12}}};
+
+Status check_spec(std::string_view side, const CodecSpec& spec) {
+    for (const CodecSpec& s : kVqSpecs) {
+        if (s == spec) {
+            return {};
+        }
+    }
+    return argument_error(fmt::format("scheme: {}", side), fmt::format("d{}b{}", spec.sub_dim, spec.code_bits),
+                          fmt::format("one of {}", spelling::codec_names()));
+}
+
+Status check_range(std::string_view name, int got, int low, int high) {
+    if (got < low || got > high) {
+        return argument_error(fmt::format("scheme: {}", name), fmt::format("{}", got), fmt::format("{} to {}", low, high));
+    }
+    return {};
+}
+
+}  // namespace
+
+std::span<const CodecSpec> supported_vq_specs() noexcept {
+    return kVqSpecs;
+}
+
+std::span<const std::string_view> scheme_families() noexcept {
+    return kFamilies;
+}
+
+Scheme f16_scheme() {
+    return Scheme{.family = "f16",
+                  .key = kF16Spec,
+                  .value = kF16Spec,
+                  .key_transform = {},
+                  .value_transform = {},
+                  .norm = Norm::none,
+                  .window = {.recent = 0, .sink = 0}};
+}
+
+Status validate(const Scheme& scheme) {
+    if (scheme.is_f16()) {
+        return {};
+    }
+    if (scheme.family != "vecinfer") {
+        return argument_error("scheme: family", spelling::shown(scheme.family),
+                              fmt::format("one of {}", fmt::join(kFamilies, ", ")));
+    }
+    if (Status s = check_spec("k", scheme.key); !s.ok()) {
+        return s;
+    }
+    if (Status s = check_spec("v", scheme.value); !s.ok()) {
+        return s;
+    }
+    if (!scheme.value_transform.automatic && scheme.value_transform.smooth) {
+        return argument_error("scheme: vt", spelling::transform_name(scheme.value_transform),
+                              "one of auto, none, hadamard (only keys can be smoothed)");
+    }
+    if (Status s = check_range("recent", scheme.window.recent, 0, spelling::kMaxRecent); !s.ok()) {
+        return s;
+    }
+    return check_range("sink", scheme.window.sink, 0, spelling::kMaxSink);
+}
+
+Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
+    if (Status s = validate(scheme); !s.ok()) {
+        return s;
+    }
+    if (scheme.is_f16()) {
+        return f16_scheme();
+    }
+    Scheme out = scheme;
+    if (out.key_transform.automatic) {
+        out.key_transform = calibrated ? kCalibratedKeyTransform : kDataFreeTransform;
+    }
+    if (out.value_transform.automatic) {
+        out.value_transform = calibrated ? kCalibratedValueTransform : kDataFreeTransform;
+    }
+    if (out.norm == Norm::automatic) {
+        out.norm = calibrated ? kCalibratedNorm : Norm::vector;
+    }
+    if (calibrated) {
+        return out;
+    }
+    if (out.key_transform.smooth) {
+        return argument_error("scheme: kt", spelling::transform_name(out.key_transform),
+                              "one of none, hadamard without a calibration (smooth factors come from a sidecar)");
+    }
+    if (out.norm != Norm::vector) {
+        return argument_error("scheme: norm", "none", "vector without a calibration (the universal codebook has unit scale)");
+    }
+    out.scope = Scope::layer;
+    return out;
+}
+
+}  // namespace vecinfer

@@ -1,0 +1,303 @@
+#include "scheme/spelling.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <optional>
+
+namespace vecinfer {
+namespace {
+
+struct Width {
+    std::string_view name;
+    CodecSpec spec;
+};
+constexpr std::array<Width, 5> kWidths = {{{"1", {CodecKind::vq, 8, 8}},
+                                           {"1.5", {CodecKind::vq, 8, 12}},
+                                           {"2", {CodecKind::vq, 4, 8}},
+                                           {"3", {CodecKind::vq, 4, 12}},
+                                           {"4", {CodecKind::vq, 2, 8}}}};
+
+template <class T>
+struct Word {
+    std::string_view name;
+    T value;
+};
+// Values may not be smoothed: theirs is the table without the words that smooth.
+constexpr std::array<Word<TransformSpec>, 5> kKeyTransforms = {{{"auto", {.automatic = true}},
+                                                                {"none", {}},
+                                                                {"smooth", {.smooth = true}},
+                                                                {"hadamard", {.hadamard = true}},
+                                                                {"smooth+hadamard", {.smooth = true, .hadamard = true}}}};
+constexpr std::array<Word<TransformSpec>, 3> kValueTransforms = {
+    {{"auto", {.automatic = true}}, {"none", {}}, {"hadamard", {.hadamard = true}}}};
+constexpr std::array<Word<Norm>, 3> kNorms = {{{"auto", Norm::automatic}, {"none", Norm::none}, {"vector", Norm::vector}}};
+constexpr std::array<Word<Scope>, 2> kScopes = {{{"layer", Scope::layer}, {"head", Scope::head}}};
+constexpr std::array<Word<Prefill>, 2> kPrefills = {{{"windowed", Prefill::windowed}, {"exact", Prefill::exact}}};
+
+constexpr std::array<std::string_view, 9> kOptions = {"k", "v", "kt", "vt", "norm", "scope", "recent", "sink", "prefill"};
+
+template <class Table>
+std::string names(const Table& table) {
+    std::string out;
+    for (const auto& entry : table) {
+        out += out.empty() ? "" : ", ";
+        out += entry.name;
+    }
+    return out;
+}
+
+template <class T, std::size_t N>
+std::string_view name_of(const std::array<Word<T>, N>& table, T value) noexcept {
+    for (const Word<T>& word : table) {
+        if (word.value == value) {
+            return word.name;
+        }
+    }
+    return table[0].name;
+}
+
+Status scheme_error(std::string_view part, std::string_view got, std::string_view expected) {
+    return argument_error(fmt::format("scheme: {}", part), spelling::shown(got), expected);
+}
+
+template <class T, std::size_t N>
+Status parse_word(std::string_view option, std::string_view text, const std::array<Word<T>, N>& table, T& out) {
+    for (const Word<T>& word : table) {
+        if (word.name == text) {
+            out = word.value;
+            return {};
+        }
+    }
+    return scheme_error(option, text, fmt::format("one of {}", names(table)));
+}
+
+Status parse_number(std::string_view option, std::string_view text, int high, int& out) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > high) {
+        return scheme_error(option, text, fmt::format("0 to {}", high));
+    }
+    out = value;
+    return {};
+}
+
+std::string codec_name(const CodecSpec& spec) {
+    return fmt::format("d{}b{}", spec.sub_dim, spec.code_bits);
+}
+
+Status parse_codec(std::string_view option, std::string_view text, CodecSpec& out) {
+    for (const CodecSpec& spec : supported_vq_specs()) {
+        if (codec_name(spec) == text) {
+            out = spec;
+            return {};
+        }
+    }
+    return scheme_error(option, text, fmt::format("one of {}", spelling::codec_names()));
+}
+
+Status parse_width(std::string_view text, CodecSpec& out) {
+    for (const Width& width : kWidths) {
+        if (width.name == text) {
+            out = width.spec;
+            return {};
+        }
+    }
+    return scheme_error("width", text, fmt::format("one of {}", names(kWidths)));
+}
+
+std::string_view width_name(const CodecSpec& spec) noexcept {
+    for (const Width& width : kWidths) {
+        if (width.spec == spec) {
+            return width.name;
+        }
+    }
+    return {};
+}
+
+Status parse_widths(std::string_view text, Scheme& out) {
+    const std::size_t v = text.find('v');
+    if (text.empty() || text[0] != 'k' || v == std::string_view::npos) {
+        return scheme_error("widths", text, "k<width>v<width>, for example k2v2, or option=value");
+    }
+    if (Status s = parse_width(text.substr(1, v - 1), out.key); !s.ok()) {
+        return s;
+    }
+    return parse_width(text.substr(v + 1), out.value);
+}
+
+Status parse_option(std::string_view option, std::string_view text, Scheme& out) {
+    if (option == "k") {
+        return parse_codec(option, text, out.key);
+    }
+    if (option == "v") {
+        return parse_codec(option, text, out.value);
+    }
+    if (option == "kt") {
+        return parse_word(option, text, kKeyTransforms, out.key_transform);
+    }
+    if (option == "vt") {
+        return parse_word(option, text, kValueTransforms, out.value_transform);
+    }
+    if (option == "norm") {
+        return parse_word(option, text, kNorms, out.norm);
+    }
+    if (option == "scope") {
+        return parse_word(option, text, kScopes, out.scope);
+    }
+    if (option == "recent") {
+        return parse_number(option, text, spelling::kMaxRecent, out.window.recent);
+    }
+    if (option == "sink") {
+        return parse_number(option, text, spelling::kMaxSink, out.window.sink);
+    }
+    return parse_word(option, text, kPrefills, out.prefill);
+}
+
+/// Bit of kOptions, or nothing for a name that does not exist.
+std::optional<unsigned> option_bit(std::string_view option) noexcept {
+    for (unsigned i = 0; i < kOptions.size(); ++i) {
+        if (kOptions[i] == option) {
+            return 1u << i;
+        }
+    }
+    return std::nullopt;
+}
+
+Status parse_parts(std::string_view parts, Scheme& out) {
+    unsigned seen = 0;
+    bool first = true;
+    while (true) {
+        const std::size_t comma = parts.find(',');
+        const std::string_view part = parts.substr(0, comma);
+        const std::size_t equals = part.find('=');
+        if (equals == std::string_view::npos) {
+            if (!first) {
+                return scheme_error("option", part, fmt::format("option=value with option one of {}", fmt::join(kOptions, ", ")));
+            }
+            if (Status s = parse_widths(part, out); !s.ok()) {
+                return s;
+            }
+            seen |= *option_bit("k") | *option_bit("v");
+        } else {
+            const std::string_view option = part.substr(0, equals);
+            const std::optional<unsigned> bit = option_bit(option);
+            if (!bit) {
+                return scheme_error("option", option, fmt::format("one of {}", fmt::join(kOptions, ", ")));
+            }
+            if (seen & *bit) {
+                return scheme_error(option, "a second value", "it once (the short widths set k and v)");
+            }
+            seen |= *bit;
+            if (Status s = parse_option(option, part.substr(equals + 1), out); !s.ok()) {
+                return s;
+            }
+        }
+        if (comma == std::string_view::npos) {
+            return {};
+        }
+        parts.remove_prefix(comma + 1);
+        first = false;
+    }
+}
+
+}  // namespace
+
+namespace spelling {
+
+std::string shown(std::string_view text) {
+    constexpr std::size_t kMaxShown = 40;
+    if (text.empty()) {
+        return "nothing";
+    }
+    std::string out;
+    for (const char c : text.substr(0, kMaxShown)) {
+        out += (c >= 0x20 && c < 0x7f) ? c : '?';
+    }
+    return text.size() > kMaxShown ? out + "..." : out;
+}
+
+std::string codec_names() {
+    std::string out;
+    for (const CodecSpec& spec : supported_vq_specs()) {
+        out += out.empty() ? "" : ", ";
+        out += codec_name(spec);
+    }
+    return out;
+}
+
+std::string_view transform_name(const TransformSpec& spec) noexcept {
+    return spec.automatic ? kKeyTransforms[0].name : name_of(kKeyTransforms, spec);
+}
+
+}  // namespace spelling
+
+Result<Scheme> parse_scheme(std::string_view text) {
+    const std::size_t colon = text.find(':');
+    const std::string_view family = text.substr(0, colon);
+    if (family == "f16") {
+        if (colon != std::string_view::npos) {
+            return scheme_error("f16", text.substr(colon), "no options");
+        }
+        return f16_scheme();
+    }
+    if (family != "vecinfer") {
+        return scheme_error("family", family, fmt::format("one of {}", fmt::join(scheme_families(), ", ")));
+    }
+    Scheme out;
+    if (colon != std::string_view::npos) {
+        if (Status s = parse_parts(text.substr(colon + 1), out); !s.ok()) {
+            return s;
+        }
+    }
+    return out;
+}
+
+std::string to_string(const Scheme& scheme) {
+    if (scheme.is_f16()) {
+        return "f16";
+    }
+    static const Scheme kDefault;
+    std::string out = scheme.family + ":";
+    if (const std::string_view k = width_name(scheme.key), v = width_name(scheme.value); !k.empty() && !v.empty()) {
+        out += fmt::format("k{}v{}", k, v);
+    } else {
+        out += fmt::format("k={},v={}", codec_name(scheme.key), codec_name(scheme.value));
+    }
+    if (!scheme.key_transform.automatic) {
+        out += fmt::format(",kt={}", spelling::transform_name(scheme.key_transform));
+    }
+    if (!scheme.value_transform.automatic) {
+        out += fmt::format(",vt={}", spelling::transform_name(scheme.value_transform));
+    }
+    if (scheme.norm != kDefault.norm) {
+        out += fmt::format(",norm={}", name_of(kNorms, scheme.norm));
+    }
+    if (scheme.scope != kDefault.scope) {
+        out += fmt::format(",scope={}", name_of(kScopes, scheme.scope));
+    }
+    if (scheme.window.recent != kDefault.window.recent) {
+        out += fmt::format(",recent={}", scheme.window.recent);
+    }
+    if (scheme.window.sink != kDefault.window.sink) {
+        out += fmt::format(",sink={}", scheme.window.sink);
+    }
+    if (scheme.prefill != kDefault.prefill) {
+        out += fmt::format(",prefill={}", name_of(kPrefills, scheme.prefill));
+    }
+    return out;
+}
+
+std::string to_long_string(const Scheme& scheme) {
+    if (scheme.is_f16()) {
+        return "f16";
+    }
+    return fmt::format("{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={}", scheme.family,
+                       codec_name(scheme.key), codec_name(scheme.value), spelling::transform_name(scheme.key_transform),
+                       spelling::transform_name(scheme.value_transform), name_of(kNorms, scheme.norm),
+                       name_of(kScopes, scheme.scope), scheme.window.recent, scheme.window.sink,
+                       name_of(kPrefills, scheme.prefill));
+}
+
+}  // namespace vecinfer

@@ -1,0 +1,250 @@
+#include "vecinfer/scheme.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "vecinfer/cache.h"
+
+namespace vecinfer {
+namespace {
+
+Scheme parsed(std::string_view text) {
+    Result<Scheme> r = parse_scheme(text);
+    EXPECT_TRUE(r.ok()) << text << ": " << r.status().message();
+    return r.ok() ? r.value() : Scheme{};
+}
+
+struct Spelling {
+    const char* text;
+    const char* canonical;
+    const char* spelled_out;
+};
+
+const Spelling kSpellings[] = {
+    {"f16", "f16", "f16"},
+    {"vecinfer", "vecinfer:k2v2",
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+    {"vecinfer:k2v2", "vecinfer:k2v2",
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+    {"vecinfer:k4v2,recent=64,sink=0", "vecinfer:k4v2,recent=64,sink=0",
+     "vecinfer:k=d2b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed"},
+    {"vecinfer:k1.5v1", "vecinfer:k1.5v1",
+     "vecinfer:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+    {"vecinfer:k3v1.5,prefill=exact", "vecinfer:k3v1.5,prefill=exact",
+     "vecinfer:k=d4b12,v=d8b12,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=exact"},
+    {"vecinfer:sink=4,v=d8b8,k=d2b8,recent=128", "vecinfer:k4v1",
+     "vecinfer:k=d2b8,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+    {"vecinfer:k2v2,prefill=windowed,scope=layer,norm=none,vt=hadamard,kt=smooth",
+     "vecinfer:k2v2,kt=smooth,vt=hadamard,norm=none,scope=layer",
+     "vecinfer:k=d4b8,v=d4b8,kt=smooth,vt=hadamard,norm=none,scope=layer,recent=128,sink=4,prefill=windowed"},
+    {"vecinfer:k2v2,recent=4096,sink=256,kt=none,vt=none,norm=vector,scope=head",
+     "vecinfer:k2v2,kt=none,vt=none,norm=vector,recent=4096,sink=256",
+     "vecinfer:k=d4b8,v=d4b8,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256,prefill=windowed"},
+};
+
+TEST(Scheme, SpellingsRoundTrip) {
+    for (const Spelling& s : kSpellings) {
+        const Scheme scheme = parsed(s.text);
+        EXPECT_EQ(to_string(scheme), s.canonical);
+        EXPECT_EQ(to_long_string(scheme), s.spelled_out);
+        EXPECT_EQ(parsed(s.canonical), scheme) << s.text;
+        EXPECT_EQ(parsed(s.spelled_out), scheme) << s.text;
+    }
+}
+
+TEST(Scheme, EveryWidthPairRoundTrips) {
+    const std::array<std::string, 5> widths = {"1", "1.5", "2", "3", "4"};
+    const std::array<std::pair<int, int>, 5> specs = {{{8, 8}, {8, 12}, {4, 8}, {4, 12}, {2, 8}}};
+    for (std::size_t k = 0; k < widths.size(); ++k) {
+        for (std::size_t v = 0; v < widths.size(); ++v) {
+            const std::string text = "vecinfer:k" + widths[k] + "v" + widths[v];
+            const Scheme scheme = parsed(text);
+            EXPECT_EQ(scheme.key.sub_dim, specs[k].first);
+            EXPECT_EQ(scheme.key.code_bits, specs[k].second);
+            EXPECT_EQ(scheme.value.sub_dim, specs[v].first);
+            EXPECT_EQ(scheme.value.code_bits, specs[v].second);
+            EXPECT_EQ(to_string(scheme), text);
+        }
+    }
+    EXPECT_EQ(supported_vq_specs().size(), widths.size());
+}
+
+TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
+    const std::pair<std::string, std::string> cases[] = {
+        {"", "scheme: family: got nothing, expected one of f16, vecinfer"},
+        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer"},
+        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer"},
+        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer"},
+        {"f16:recent=1", "scheme: f16: got :recent=1, expected no options"},
+        {"f16:", "scheme: f16: got :, expected no options"},
+        {"vecinfer:", "scheme: widths: got nothing, expected k<width>v<width>, for example k2v2, or option=value"},
+        {"vecinfer:2", "scheme: widths: got 2, expected k<width>v<width>, for example k2v2, or option=value"},
+        {"vecinfer:k5v2", "scheme: width: got 5, expected one of 1, 1.5, 2, 3, 4"},
+        {"vecinfer:k2v", "scheme: width: got nothing, expected one of 1, 1.5, 2, 3, 4"},
+        {"vecinfer:k2v2 ", "scheme: width: got 2 , expected one of 1, 1.5, 2, 3, 4"},
+        {"vecinfer:k=d3b8", "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b12, d8b12"},
+        {"vecinfer:v=2", "scheme: v: got 2, expected one of d2b8, d4b8, d8b8, d4b12, d8b12"},
+        {"vecinfer:k2v2,kt=rotate", "scheme: kt: got rotate, expected one of auto, none, smooth, hadamard, smooth+hadamard"},
+        {"vecinfer:k2v2,vt=smooth", "scheme: vt: got smooth, expected one of auto, none, hadamard"},
+        {"vecinfer:k2v2,norm=l2", "scheme: norm: got l2, expected one of auto, none, vector"},
+        {"vecinfer:k2v2,scope=model", "scheme: scope: got model, expected one of layer, head"},
+        {"vecinfer:k2v2,prefill=", "scheme: prefill: got nothing, expected one of windowed, exact"},
+        {"vecinfer:k2v2,recent=4097", "scheme: recent: got 4097, expected 0 to 4096"},
+        {"vecinfer:k2v2,recent=-1", "scheme: recent: got -1, expected 0 to 4096"},
+        {"vecinfer:k2v2,recent=99999999999999999999", "scheme: recent: got 99999999999999999999, expected 0 to 4096"},
+        {"vecinfer:k2v2,sink=4x", "scheme: sink: got 4x, expected 0 to 256"},
+        {"vecinfer:k2v2,sink=+4", "scheme: sink: got +4, expected 0 to 256"},
+        {"vecinfer:k2v2,window=4",
+         "scheme: option: got window, expected one of k, v, kt, vt, norm, scope, recent, sink, prefill"},
+        {"vecinfer:k2v2,",
+         "scheme: option: got nothing, expected option=value with option one of k, v, kt, vt, norm, scope, recent, sink, "
+         "prefill"},
+        {"vecinfer:recent=1,k2v2",
+         "scheme: option: got k2v2, expected option=value with option one of k, v, kt, vt, norm, scope, recent, sink, prefill"},
+        {"vecinfer:k2v2,k=d4b8", "scheme: k: got a second value, expected it once (the short widths set k and v)"},
+        {"vecinfer:sink=1,sink=1", "scheme: sink: got a second value, expected it once (the short widths set k and v)"},
+        {"a\nb\x01" + std::string(60, 'c'),
+         "scheme: family: got a?b?" + std::string(36, 'c') + "..., expected one of f16, vecinfer"},
+    };
+    for (const auto& [text, message] : cases) {
+        const Result<Scheme> r = parse_scheme(text);
+        ASSERT_FALSE(r.ok()) << text;
+        EXPECT_EQ(r.status().code(), ErrorCode::invalid_argument) << text;
+        EXPECT_EQ(r.status().message(), message);
+    }
+}
+
+TEST(Scheme, RandomTextIsAcceptedOnlyIfItRoundTrips) {
+    const std::array<std::string, 24> pieces = {
+        "vecinfer", "f16",   ":",      ",",    "=",       "k",    "v",     "2",    "1.5", "k2v2", "kt",   "vt",
+        "norm",     "scope", "recent", "sink", "prefill", "none", "layer", "d4b8", "128", "auto", "\xff", "smooth+hadamard"};
+    std::mt19937_64 rng(7);
+    int accepted = 0;
+    for (int i = 0; i < 200000; ++i) {
+        std::string text = i % 2 ? "vecinfer:" : "";
+        const int count = static_cast<int>(rng() % 9);
+        for (int j = 0; j < count; ++j) {
+            text += pieces[rng() % pieces.size()];
+        }
+        const Result<Scheme> r = parse_scheme(text);
+        if (r.ok()) {
+            ++accepted;
+            EXPECT_TRUE(validate(r.value()).ok()) << text;
+            EXPECT_EQ(parsed(to_string(r.value())), r.value()) << text;
+        } else {
+            EXPECT_EQ(r.status().message().find('\xff'), std::string::npos);
+        }
+    }
+    EXPECT_GT(accepted, 100);
+}
+
+TEST(Scheme, ResolveWithoutCalibration) {
+    const Scheme s = resolve(parsed("vecinfer:k2v2"), false).value();
+    EXPECT_EQ(to_long_string(s),
+              "vecinfer:k=d4b8,v=d4b8,kt=hadamard,vt=hadamard,norm=vector,scope=layer,recent=128,sink=4,prefill=windowed");
+    EXPECT_EQ(resolve(s, false).value(), s);
+    const Scheme plain = resolve(parsed("vecinfer:k2v2,kt=none,vt=none"), false).value();
+    EXPECT_EQ(plain.key_transform, TransformSpec{});
+    EXPECT_EQ(plain.value_transform, TransformSpec{});
+    for (const char* text : {"vecinfer:k2v2,kt=smooth", "vecinfer:k2v2,kt=smooth+hadamard", "vecinfer:k2v2,norm=none"}) {
+        EXPECT_EQ(resolve(parsed(text), false).status().code(), ErrorCode::invalid_argument) << text;
+        EXPECT_TRUE(resolve(parsed(text), true).ok()) << text;
+    }
+    EXPECT_EQ(
+        resolve(parsed("vecinfer:kt=smooth"), false).status().message(),
+        "scheme: kt: got smooth, expected one of none, hadamard without a calibration (smooth factors come from a sidecar)");
+}
+
+TEST(Scheme, ResolveWithCalibration) {
+    const Scheme s = resolve(parsed("vecinfer:k2v2"), true).value();
+    EXPECT_EQ(s.key_transform, (TransformSpec{.smooth = true, .hadamard = true}));
+    EXPECT_FALSE(s.value_transform.automatic);
+    EXPECT_NE(s.norm, Norm::automatic);
+    EXPECT_EQ(s.scope, Scope::head);
+    EXPECT_EQ(resolve(s, true).value(), s);
+    const Scheme spelled = parsed("vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,scope=layer");
+    EXPECT_EQ(resolve(spelled, true).value(), spelled);
+    EXPECT_EQ(resolve(parsed("f16"), true).value(), parsed("f16"));
+}
+
+TEST(Scheme, HandMadeSchemesAreChecked) {
+    Scheme s;
+    EXPECT_TRUE(validate(s).ok());
+    s.key.sub_dim = 3;
+    EXPECT_EQ(validate(s).message(), "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b12, d8b12");
+    EXPECT_FALSE(resolve(s, true).ok());
+    s = Scheme{};
+    s.value_transform = {.smooth = true};
+    EXPECT_FALSE(validate(s).ok());
+    s = Scheme{};
+    s.window.recent = 5000;
+    EXPECT_EQ(validate(s).message(), "scheme: recent: got 5000, expected 0 to 4096");
+    s = Scheme{};
+    s.family = "other";
+    EXPECT_FALSE(validate(s).ok());
+}
+
+TEST(Footprint, CountsNormsWindowAndCodebooks) {
+    // 30 layers of 3 KV heads with head_dim 64: K and V of one token are 30 * 2 * 192 values.
+    std::vector<LayerShape> layers;
+    for (int i = 0; i < 30; ++i) {
+        layers.push_back({i, 3, 64, 64});
+    }
+    const double values = 30 * 2 * 192;
+    const Footprint f = footprint(parsed("vecinfer:k2v2"), layers, 8192, false).value();
+    EXPECT_EQ(f.code_bits_per_value, 2);
+    EXPECT_EQ(8 * f.code_bytes_per_token / values, 2.125);  // one norm byte per 64 values
+    EXPECT_EQ(f.f16_bytes_per_token, 2 * values);
+    const std::size_t window_rows = 128 + kRollbackRows + kSinkSequences * 4;
+    EXPECT_EQ(f.window_bytes, 60 * window_rows * (2 * 192 + 8));
+    EXPECT_EQ(f.codebook_bytes, 256u * 4 + 4);  // the one universal codebook
+    const double parts = 8192 * f.code_bytes_per_token + static_cast<double>(f.window_bytes + f.codebook_bytes);
+    EXPECT_GE(8192 * f.total_bytes_per_token, parts);
+    EXPECT_LE(8192 * f.total_bytes_per_token, parts + 60 * 4096);  // at most padding and headers on top
+    EXPECT_DOUBLE_EQ(f.effective_bits_per_value, 8 * f.total_bytes_per_token / values);
+}
+
+TEST(Footprint, CalibratedCodebooksAndMixedWidths) {
+    const LayerShape layers[] = {{0, 2, 128, 64}, {5, 1, 128, 64}};
+    const Footprint head = footprint(parsed("vecinfer:k4v1.5"), layers, 1000, true).value();
+    EXPECT_EQ(head.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + 4 * 128));
+    EXPECT_DOUBLE_EQ(head.code_bits_per_value, (4.0 * 128 + 1.5 * 64) / 192);
+    const Footprint layer = footprint(parsed("vecinfer:k4v1.5,scope=layer,kt=none"), layers, 1000, true).value();
+    EXPECT_EQ(layer.codebook_bytes, 2 * (256u * 2 + 4 + 4096 * 8 + 4));
+    const Footprint no_norm = footprint(parsed("vecinfer:k4v2,norm=none,recent=0,sink=0"), layers, 1000, true).value();
+    EXPECT_EQ(no_norm.code_bytes_per_token, 3 * (128 / 2 + 64 / 4));
+    EXPECT_EQ(no_norm.window_bytes, 0u);
+}
+
+TEST(Footprint, F16IsSixteenBits) {
+    const LayerShape layers[] = {{0, 3, 64, 64}};
+    const Footprint f = footprint(parsed("f16"), layers, 512, false).value();
+    EXPECT_EQ(f.code_bits_per_value, 16);
+    EXPECT_EQ(f.effective_bits_per_value, 16);
+    EXPECT_EQ(f.total_bytes_per_token, f.f16_bytes_per_token);
+    EXPECT_EQ(f.code_bytes_per_token, 2 * 2 * 192);
+}
+
+TEST(Footprint, BadShapes) {
+    const LayerShape good[] = {{0, 3, 64, 64}};
+    const LayerShape odd[] = {{7, 3, 100, 64}};
+    const LayerShape none[] = {{7, 0, 64, 64}};
+    const LayerShape huge[] = {{7, 2147483647, 64, 64}};
+    EXPECT_EQ(footprint(parsed("vecinfer:k1v2"), odd, 100, false).status().message(),
+              "footprint: layer 7 head_dim_k: got 100, expected a multiple of 8, the scheme's sub_dim");
+    EXPECT_EQ(footprint(parsed("vecinfer"), none, 100, false).status().message(),
+              "footprint: layer 7 num_kv_heads: got 0, expected 1 to 4096");
+    EXPECT_FALSE(footprint(parsed("vecinfer"), huge, 100, false).ok());
+    EXPECT_FALSE(footprint(parsed("vecinfer"), {}, 100, false).ok());
+    EXPECT_FALSE(footprint(parsed("vecinfer"), good, 0, false).ok());
+    EXPECT_FALSE(footprint(parsed("vecinfer"), good, std::int64_t{1} << 31, false).ok());
+    EXPECT_FALSE(footprint(parsed("vecinfer:kt=smooth"), good, 100, false).ok());
+}
+
+}  // namespace
+}  // namespace vecinfer
