@@ -1,0 +1,34 @@
+// Tile kernels of CPU attention, one table per ISA. Tiles are 64 cells (kBlockCells) by head_dim f32 values, row-major.
+//
+// Precision: everything accumulates in f32 over at most head_dim (1024) or 64 terms per call, so the relative error of a score is below
+// 1e-6 * sqrt(head_dim); exp is a degree-6 polynomial with relative error below 3e-7. Error against fp64: docs/numerics.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace vecinfer::cpu {
+
+struct TileKernels {
+    /// Decodes one code block (cache/layout.h) of 64 cells into y, layout (64, num_subspaces * sub_dim), in code space.
+    /// centroids: layout (2^code_bits, sub_dim). norms: whether the block ends in norm bytes; norm_table: 256 floats.
+    void (*decode_block)(const std::uint8_t* block, int num_subspaces, int sub_dim, int code_bits, const float* centroids,
+                         bool norms, const float* norm_table, float* y);
+    /// s[r][t] = sum_d q[r][d] * k[t][d] for r < rows, t < 64. dim is a multiple of 8; s has 64 columns.
+    void (*scores)(const float* q, const float* k, int rows, int dim, float* s);
+    /// o[r][d] += sum_t p[r][t] * v[t][d] for r < rows, t < 64. dim is a multiple of 8.
+    void (*accumulate)(const float* p, const float* v, int rows, int dim, float* o);
+    /// s[t] <- exp(s[t] - max) for 64 values, returns their sum. -inf gives 0.
+    float (*exp_row)(float* s, float max);
+    float (*max_row)(const float* s);
+    void (*scale)(float* x, int n, float factor);
+    void (*from_f16)(const std::uint16_t* x, int n, float* y);
+};
+
+const TileKernels& tile_kernels_scalar();
+const TileKernels& tile_kernels_avx2();
+const TileKernels& tile_kernels_avx512();
+/// The table of active_isa().
+const TileKernels& tile_kernels();
+
+}  // namespace vecinfer::cpu

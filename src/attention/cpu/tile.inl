@@ -1,0 +1,256 @@
+// Body of the tile kernels, compiled once per ISA into the namespace VECINFER_TILE_NS. Written with compiler vectors of 8 floats, which become
+// two SSE, one AVX2 or one AVX-512VL register. No std templates here: an inline function emitted by an AVX unit could replace
+// the baseline copy at link time.
+#include <cstdint>
+#include <cstring>
+
+#include "attention/cpu/tile.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace vecinfer::cpu::VECINFER_TILE_NS {
+namespace {
+
+typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef std::int32_t I8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float F4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float F2 __attribute__((vector_size(8), aligned(4), may_alias));
+
+constexpr int kCells = 64;
+
+inline F8 load(const float* p) { return *reinterpret_cast<const F8*>(p); }
+inline void store(float* p, F8 v) { *reinterpret_cast<F8*>(p) = v; }
+inline F8 splat(float x) { return F8{x, x, x, x, x, x, x, x}; }
+
+inline F8 fma(F8 a, F8 b, F8 c) {
+#if defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+inline float sum(F8 v) {
+    const F4 lo = __builtin_shufflevector(v, v, 0, 1, 2, 3);
+    const F4 hi = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+    const F4 s = lo + hi;
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+template <class Piece>
+void decode_pieces(const std::uint8_t* block, int num_subspaces, int code_bits, const float* centroids, float* y) {
+    constexpr int sub_dim = sizeof(Piece) / sizeof(float);
+    const int dim = num_subspaces * sub_dim;
+    const int stride = kCells * code_bits / 8;
+    for (int m = 0; m < num_subspaces; ++m, block += stride) {
+        float* out = y + m * sub_dim;
+        if (code_bits == 8) {
+            for (int t = 0; t < kCells; ++t) {
+                *reinterpret_cast<Piece*>(out + t * dim) = *reinterpret_cast<const Piece*>(centroids + block[t] * sub_dim);
+            }
+        } else {
+            for (int t = 0; t < 32; ++t) {
+                const unsigned high = block[kCells + t];
+                const unsigned a = block[t] | (high & 15) << 8;
+                const unsigned b = block[t + 32] | (high >> 4) << 8;
+                *reinterpret_cast<Piece*>(out + t * dim) = *reinterpret_cast<const Piece*>(centroids + a * sub_dim);
+                *reinterpret_cast<Piece*>(out + (t + 32) * dim) = *reinterpret_cast<const Piece*>(centroids + b * sub_dim);
+            }
+        }
+    }
+}
+
+void scale_row(float* x, int n, float factor) {
+    const F8 f = splat(factor);
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        store(x + i, load(x + i) * f);
+    }
+    for (; i < n; ++i) {
+        x[i] *= factor;
+    }
+}
+
+void decode_block(const std::uint8_t* block, int num_subspaces, int sub_dim, int code_bits, const float* centroids, bool norms,
+                  const float* norm_table, float* y) {
+    switch (sub_dim) {
+        case 2: decode_pieces<F2>(block, num_subspaces, code_bits, centroids, y); break;
+        case 4: decode_pieces<F4>(block, num_subspaces, code_bits, centroids, y); break;
+        default: decode_pieces<F8>(block, num_subspaces, code_bits, centroids, y); break;
+    }
+    if (norms) {
+        const std::uint8_t* norm = block + num_subspaces * (kCells * code_bits / 8);
+        const int dim = num_subspaces * sub_dim;
+        for (int t = 0; t < kCells; ++t) {
+            scale_row(y + t * dim, dim, norm_table[norm[t]]);
+        }
+    }
+}
+
+// kRows x 4 dot products at once: kRows + 4 loads feed 4 * kRows multiply-adds.
+template <int kRows>
+void scores_rows(const float* q, const float* k, int dim, float* s) {
+    for (int t = 0; t < kCells; t += 4) {
+        F8 acc[kRows][4];
+        for (int r = 0; r < kRows; ++r) {
+            for (int c = 0; c < 4; ++c) {
+                acc[r][c] = splat(0.0f);
+            }
+        }
+        for (int d = 0; d < dim; d += 8) {
+            const F8 k0 = load(k + (t + 0) * dim + d);
+            const F8 k1 = load(k + (t + 1) * dim + d);
+            const F8 k2 = load(k + (t + 2) * dim + d);
+            const F8 k3 = load(k + (t + 3) * dim + d);
+            for (int r = 0; r < kRows; ++r) {
+                const F8 x = load(q + r * dim + d);
+                acc[r][0] = fma(x, k0, acc[r][0]);
+                acc[r][1] = fma(x, k1, acc[r][1]);
+                acc[r][2] = fma(x, k2, acc[r][2]);
+                acc[r][3] = fma(x, k3, acc[r][3]);
+            }
+        }
+        for (int r = 0; r < kRows; ++r) {
+            for (int c = 0; c < 4; ++c) {
+                s[r * kCells + t + c] = sum(acc[r][c]);
+            }
+        }
+    }
+}
+
+void scores(const float* q, const float* k, int rows, int dim, float* s) {
+    int r = 0;
+    for (; r + 3 <= rows; r += 3) {
+        scores_rows<3>(q + r * dim, k, dim, s + r * kCells);
+    }
+    if (rows - r == 2) {
+        scores_rows<2>(q + r * dim, k, dim, s + r * kCells);
+    } else if (rows - r == 1) {
+        scores_rows<1>(q + r * dim, k, dim, s + r * kCells);
+    }
+}
+
+template <int kRows, int kCols>
+inline void accumulate_rows(const float* p, const float* v, int dim, float* o) {
+    F8 acc[kRows][kCols];
+    for (int r = 0; r < kRows; ++r) {
+        for (int c = 0; c < kCols; ++c) {
+            acc[r][c] = load(o + r * dim + 8 * c);
+        }
+    }
+    for (int t = 0; t < kCells; ++t) {
+        F8 x[kCols];
+        for (int c = 0; c < kCols; ++c) {
+            x[c] = load(v + t * dim + 8 * c);
+        }
+        for (int r = 0; r < kRows; ++r) {
+            const F8 w = splat(p[r * kCells + t]);
+            for (int c = 0; c < kCols; ++c) {
+                acc[r][c] = fma(w, x[c], acc[r][c]);
+            }
+        }
+    }
+    for (int r = 0; r < kRows; ++r) {
+        for (int c = 0; c < kCols; ++c) {
+            store(o + r * dim + 8 * c, acc[r][c]);
+        }
+    }
+}
+
+template <int kRows>
+void accumulate_panel(const float* p, const float* v, int dim, float* o) {
+    int d = 0;
+    for (; d + 32 <= dim; d += 32) {
+        accumulate_rows<kRows, 4>(p, v + d, dim, o + d);
+    }
+    for (; d < dim; d += 8) {
+        accumulate_rows<kRows, 1>(p, v + d, dim, o + d);
+    }
+}
+
+void accumulate(const float* p, const float* v, int rows, int dim, float* o) {
+    int r = 0;
+    for (; r + 3 <= rows; r += 3) {
+        accumulate_panel<3>(p + r * kCells, v, dim, o + r * dim);
+    }
+    if (rows - r == 2) {
+        accumulate_panel<2>(p + r * kCells, v, dim, o + r * dim);
+    } else if (rows - r == 1) {
+        accumulate_panel<1>(p + r * kCells, v, dim, o + r * dim);
+    }
+}
+
+// exp(x) for x <= 0: 2^n * 2^f with f in [-0.5, 0.5] and a degree-6 polynomial for 2^f; below -87 the result is 0.
+inline F8 exp_nonpositive(F8 x) {
+    const F8 y = x * splat(1.44269504f);
+    const F8 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+    const F8 n = (y + magic) - magic;
+    // f = y - n in two steps keeps the digits that x * log2(e) alone would round away
+    const F8 f = fma(x, splat(1.44269504f), -n) + x * splat(1.925963033e-8f);
+    F8 r = splat(1.540353039e-4f);
+    r = fma(r, f, splat(1.333355814e-3f));
+    r = fma(r, f, splat(9.618129107e-3f));
+    r = fma(r, f, splat(5.550410866e-2f));
+    r = fma(r, f, splat(2.402265069e-1f));
+    r = fma(r, f, splat(6.931471806e-1f));
+    r = fma(r, f, splat(1.0f));
+    const I8 valid = x > splat(-87.0f);
+    const F8 safe = valid ? n : splat(0.0f);
+    const I8 exponent = (__builtin_convertvector(safe, I8) + 127) << 23;
+    F8 power;
+    std::memcpy(&power, &exponent, sizeof(power));
+    return valid ? r * power : splat(0.0f);
+}
+
+float exp_row(float* s, float max) {
+    F8 total = splat(0.0f);
+    for (int t = 0; t < kCells; t += 8) {
+        const F8 p = exp_nonpositive(load(s + t) - splat(max));
+        store(s + t, p);
+        total += p;
+    }
+    return sum(total);
+}
+
+float max_row(const float* s) {
+    F8 best = load(s);
+    for (int t = 8; t < kCells; t += 8) {
+        const F8 x = load(s + t);
+        best = x > best ? x : best;
+    }
+    float m = best[0];
+    for (int i = 1; i < 8; ++i) {
+        m = best[i] > m ? best[i] : m;
+    }
+    return m;
+}
+
+void from_f16(const std::uint16_t* x, int n, float* y) {
+    int i = 0;
+#if defined(__F16C__)
+    for (; i + 8 <= n; i += 8) {
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+    }
+#endif
+    for (; i < n; ++i) {
+        // Exact for every f16: shift the exponent in, then rescale; infinities and NaN keep their class.
+        const std::uint32_t h = x[i];
+        std::uint32_t bits = (h & 0x7fff) << 13;
+        float f;
+        std::memcpy(&f, &bits, 4);
+        f *= 5.192296858534828e+33f;  // 2^112
+        std::memcpy(&bits, &f, 4);
+        bits = (h & 0x7c00) == 0x7c00 ? 0x7f800000u | (h & 0x3ff) << 13 : bits;
+        bits |= (h & 0x8000) << 16;
+        std::memcpy(y + i, &bits, 4);
+    }
+}
+
+}  // namespace
+
+extern const TileKernels kTable;
+const TileKernels kTable = {decode_block, scores, accumulate, exp_row, max_row, scale_row, from_f16};
+
+}  // namespace vecinfer::cpu::VECINFER_TILE_NS

@@ -1,0 +1,126 @@
+// The f16 window: which rows keep an exact copy. Rows are kept by write order; whether a query reads one exactly is decided by
+// position when attention runs, so results do not depend on what was rolled back in between.
+#include <algorithm>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "cache/stream_view.h"
+#include "vecinfer/cache.h"
+
+namespace vecinfer {
+
+namespace {
+
+Status check_batch(const CacheGeometry& g, int stream, std::span<const std::int32_t> cells,
+                   std::span<const std::int32_t> positions) {
+    if (stream < 0 || stream >= g.num_streams) {
+        return argument_error("stream", std::to_string(stream), fmt::format("0 to {}", g.num_streams - 1));
+    }
+    if (cells.size() != positions.size()) {
+        return argument_error("positions", fmt::format("{} entries", positions.size()), fmt::format("{}", cells.size()));
+    }
+    for (const std::int32_t cell : cells) {
+        if (cell < 0 || cell >= g.num_cells) {
+            return argument_error("cells", fmt::format("cell {}", cell), fmt::format("0 to {}", g.num_cells - 1));
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
+void WritePlan::bind_staging(std::uint16_t* memory, int row_dim) {
+    staging = memory;
+    // Until now the rows of `exact` that live in staging are marked by a null pointer, in staging order.
+    std::size_t next = 0;
+    for (ExactRow& row : exact) {
+        if (row.row == nullptr) {
+            row.row = memory + next * row_dim;
+            ++next;
+        }
+    }
+}
+
+Result<WritePlan> PackedCache::plan_write(int stream, std::span<const std::int32_t> cells,
+                                          std::span<const std::int32_t> positions) {
+    if (Status status = check_batch(geometry_, stream, cells, positions); !status.ok()) {
+        return status;
+    }
+    const StreamView view(*this, memory_, stream);
+    layout::Slot* slots = view.slots();
+    const int num_rows = static_cast<int>(cells.size());
+    WritePlan plan;
+    plan.stream = stream;
+    plan.cells.assign(cells.begin(), cells.end());
+    if (view.num_slots() == 0) {
+        return plan;
+    }
+
+    // A cell that is written again must not leave a second copy behind.
+    std::unordered_map<std::int32_t, int> slot_of_cell;
+    for (int i = 0; i < view.num_slots(); ++i) {
+        if (slots[i].cell_plus_1 != 0) {
+            slot_of_cell.emplace(slots[i].cell_plus_1 - 1, i);
+        }
+    }
+    for (const std::int32_t cell : cells) {
+        if (const auto it = slot_of_cell.find(cell); it != slot_of_cell.end()) {
+            slots[it->second].cell_plus_1 = 0;
+        }
+    }
+
+    // Small batches overwrite only rows that no query of theirs can still want (kRollbackRows); larger ones stage every row.
+    const bool staged = num_rows > kRollbackRows;
+    std::vector<layout::Slot> before(slots, slots + view.num_slots());
+    std::vector<int> row_in_slot(view.num_slots(), -1);
+    std::uint64_t stamp = view.next_stamp();
+    for (int row = 0; row < num_rows; ++row, ++stamp) {
+        const int slot = view.oldest_slot(view.slot_range(positions[row]));
+        if (slot >= 0) {
+            slots[slot] = {cells[row] + 1, positions[row], stamp};
+            row_in_slot[slot] = row;
+        }
+    }
+
+    std::vector<ExactRow> carried;
+    for (int slot = 0; slot < view.num_slots(); ++slot) {
+        const int row = row_in_slot[slot];
+        if (row < 0) {
+            if (slots[slot].cell_plus_1 != 0) {
+                plan.exact.push_back({slots[slot].cell_plus_1 - 1, slots[slot].position, false, view.window_row(slot)});
+            }
+            continue;
+        }
+        std::int32_t carry = -1;
+        if (staged && before[slot].cell_plus_1 != 0) {
+            carry = num_rows + static_cast<std::int32_t>(carried.size());
+            carried.push_back({before[slot].cell_plus_1 - 1, before[slot].position, false, nullptr});
+        }
+        plan.moves.push_back({slot, row, carry});
+        if (!staged) {
+            plan.exact.push_back({cells[row], positions[row], true, view.window_row(slot)});
+        }
+    }
+    if (staged) {
+        for (int row = 0; row < num_rows; ++row) {
+            plan.exact.push_back({cells[row], positions[row], true, nullptr});
+        }
+        plan.exact.insert(plan.exact.end(), carried.begin(), carried.end());
+        plan.staging_rows = num_rows + static_cast<int>(carried.size());
+    }
+    return plan;
+}
+
+std::vector<ExactRow> PackedCache::window(int stream) const {
+    const StreamView view(*this, memory_, stream);
+    std::vector<ExactRow> rows;
+    for (int i = 0; i < view.num_slots(); ++i) {
+        if (view.slots()[i].cell_plus_1 != 0) {
+            rows.push_back({view.slots()[i].cell_plus_1 - 1, view.slots()[i].position, false, view.window_row(i)});
+        }
+    }
+    return rows;
+}
+
+}  // namespace vecinfer
