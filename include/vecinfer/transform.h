@@ -16,7 +16,8 @@ inline constexpr float kMinSmoothFactor = 1e-4f;
 
 /// In place x <- x H for one vector of `head_dim` floats, H orthonormal. head_dim = m * 2^k: a Walsh-Hadamard matrix when m = 1,
 /// the Kronecker product with a Hadamard matrix of order 12, 20 or 28 when that divides head_dim and leaves a power of two,
-/// else block-diagonal with the largest power-of-two blocks. head_dim must be even, 2 to 1024.
+/// else block-diagonal, cut into the largest power-of-two blocks from the left (576 = 512 + 64). head_dim must be even, 2 to
+/// 1024.
 Status hadamard(float* x, int head_dim);
 /// In place x <- x H^T, the inverse.
 Status hadamard_inverse(float* x, int head_dim);
@@ -31,6 +32,8 @@ public:
 
     int head_dim() const noexcept { return head_dim_; }
     bool is_identity() const noexcept { return !hadamard_ && smooth_.empty(); }
+    /// Hash of everything that changes what forward computes; the same on every platform.
+    std::uint64_t hash() const noexcept;
 
     // Each reads head_dim floats and writes head_dim floats; input and output may be the same array.
     void forward(const float* x, float* y) const noexcept;        // keys or values into code space: x diag(lambda)^-1 H
