@@ -22,7 +22,7 @@ die() {
 
 # usage: prints the comment block at the top of the calling script.
 usage() {
-    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "$0"
 }
 
 # need <what> <check>:<package>...: every check passes, or its packages are installed, or an error that lists them.

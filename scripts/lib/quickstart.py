@@ -100,13 +100,11 @@ def decode_speed(session, output):
 
 
 def cache_bytes(session, scheme, codebooks):
-    options = ["--scheme", scheme, "--context", str(CONTEXT), "--json"]
-    if scheme != "f16":
-        options += ["--codebooks", codebooks]
-    out, _ = session.vecinfer(f"{scheme} {label(codebooks)}: bytes per token", "info", options)
+    subject = ["--scheme", scheme] if codebooks == "none" else [codebooks]
+    out, _ = session.vecinfer(f"{scheme} {label(codebooks)}: bytes per token", "info", [*subject, "--ctx", str(CONTEXT), "--json"])
     if session.args.dry_run:
         return 0.0
-    return json.loads(out)["footprint"]["total_bytes_per_token"]
+    return json.loads(out)["kv_bytes_per_token_total"]
 
 
 def label(codebooks):
@@ -142,13 +140,13 @@ def compressed(session, scheme, codebooks, logits):
 def calibrate(session, scheme, text):
     path = session.out / f"{scheme.replace(':', '-')}.vecinfer.gguf"
     session.vecinfer(f"{scheme}: calibrating on {session.args.calibration_chunks} chunks", "calibrate",
-                     ["-f", text, "--scheme", scheme, "--chunks", str(session.args.calibration_chunks), "-o", str(path)])
+                     ["-f", text, "--scheme", scheme, "--chunks", str(session.args.calibration_chunks), "-t", str(session.args.threads), "-o", str(path)])
     return str(path)
 
 
 def answer(session, codebooks):
     out, _ = session.vecinfer(f"answering '{PROMPT}' from a 2-bit cache", "run", ["--scheme", "vecinfer:k2v2", "--codebooks", codebooks],
-                              ["-p", PROMPT, "-n", "48", "--temp", "0", "-st", "--no-display-prompt", "-t", str(session.args.threads)])
+                              ["-p", PROMPT, "-n", "48", "--temp", "0", "-cnv", "-st", "--no-display-prompt", "-t", str(session.args.threads)])
     print(f"\n{PROMPT}\n  {' '.join(out.split())}\n", flush=True)
 
 
