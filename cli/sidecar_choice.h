@@ -1,0 +1,40 @@
+// Which codebooks a launch uses: a file the user names, one found beside the model, or none (data-free).
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "vecinfer/scheme.h"
+#include "vecinfer/sidecar.h"
+#include "vecinfer/status.h"
+
+namespace vecinfer::cli {
+
+struct SidecarChoice {
+    Scheme scheme;                              // the scheme to launch with
+    std::optional<std::filesystem::path> path;  // absolute; nullopt: data-free
+    std::string explanation;                    // one line for the user
+};
+
+/// File name of a model without ".gguf" and without the "-00001-of-00003" of a split model.
+std::string model_stem(const std::filesystem::path& model);
+
+/// "<model stem>.vecinfer.gguf" beside the model.
+std::filesystem::path default_sidecar(const std::filesystem::path& model);
+
+/// ok() if `path` is a regular file that starts as a GGUF file does.
+Status check_gguf(const std::filesystem::path& path, std::string_view argument);
+
+/// ok() if the sidecar was calibrated for this model: architecture, layer shapes and layer hashes. The error names both files.
+Status check_model(const Sidecar& sidecar, const std::filesystem::path& sidecar_path, const ModelInfo& model,
+                   const std::filesystem::path& model_path);
+
+/// `codebooks`: "none", a file, or nullopt to look beside the model for <stem>.vecinfer.gguf and <stem>.*.vecinfer.gguf.
+/// `scheme`: nullopt if the user gave none: then a file named by the user decides, else the default scheme. A named file must fit
+/// scheme and model. Of those beside the model the first that fits is taken; one that is damaged or made for another model is an
+/// error if none fits, one for another scheme is not.
+Result<SidecarChoice> choose_sidecar(const std::filesystem::path& model, const std::optional<Scheme>& scheme,
+                                     const std::optional<std::string>& codebooks);
+
+}  // namespace vecinfer::cli

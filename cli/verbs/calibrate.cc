@@ -1,0 +1,178 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <thread>
+
+#include "launch.h"
+#include "locate.h"
+#include "sidecar_choice.h"
+#include "verb.h"
+
+namespace vecinfer::cli {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kExamples = R"(
+Examples:
+  vecinfer calibrate -m model.gguf -f text.txt                    writes model.vecinfer.gguf beside the model
+  vecinfer calibrate -m model.gguf -f a.txt -f b.txt --scheme vecinfer:k4v4 -o model.k4v4.vecinfer.gguf
+  vecinfer calibrate -m model.gguf -f text.txt --chunks 32        a quick try
+
+The text is plain UTF-8, of the kind that the model is used for; about 600 kB of English fill 256 chunks of 512 tokens. Do not
+measure perplexity on the same text. The other verbs find <model>.vecinfer.gguf and <model>.<anything>.vecinfer.gguf beside
+the model by themselves.
+)";
+
+struct Options {
+    std::string model;
+    std::vector<std::string> texts;
+    std::string out;
+    std::string scheme{kDefaultScheme};
+    std::string tools_dir;
+    std::int64_t chunks = 256;
+    std::int64_t context = 512;
+    std::uint64_t seed = 0;
+    int threads = 0;
+    bool json = false;
+    bool dry_run = false;
+};
+
+Status check_text(const fs::path& path) {
+    std::error_code error;
+    if (!fs::exists(path, error))
+        return Status(ErrorCode::not_found, fmt::format("text: {} does not exist", path.string()));
+    if (!fs::is_regular_file(path, error))
+        return Status(ErrorCode::io_error, fmt::format("text: {} is not a file", path.string()));
+    std::ifstream file(path, std::ios::binary);
+    if (!file)
+        return Status(ErrorCode::io_error, fmt::format("text: cannot read {}", path.string()));
+    if (file.peek() == std::ifstream::traits_type::eof())
+        return Status(ErrorCode::corrupt_data, fmt::format("text: {} is empty", path.string()));
+    return {};
+}
+
+// A trial file tells more than permission bits do (read-only mounts, access lists).
+Status check_writable(const fs::path& out) {
+    const fs::path folder = out.has_parent_path() ? out.parent_path() : fs::path(".");
+    std::error_code error;
+    if (!fs::is_directory(folder, error))
+        return Status(ErrorCode::not_found, fmt::format("out: folder {} does not exist", folder.string()));
+    if (fs::is_directory(out, error))
+        return Status(ErrorCode::io_error, fmt::format("out: {} is a folder, expected a file name", out.string()));
+    std::string trial = (folder / ".vecinfer-trial-XXXXXX").string();
+    const int file = mkstemp(trial.data());
+    if (file < 0)
+        return Status(ErrorCode::io_error, fmt::format("out: cannot write in folder {}", folder.string()));
+    close(file);
+    unlink(trial.c_str());
+    return {};
+}
+
+Status check_files(const Options& options, const fs::path& out) {
+    if (const Status status = check_gguf(options.model, "model"); !status.ok())
+        return status;
+    const Result<ModelInfo> info = read_model_info(options.model);
+    if (!info.ok())
+        return Status(info.status().code(), fmt::format("model {}: {}", options.model, info.status().message()));
+    for (const std::string& text : options.texts) {
+        if (const Status status = check_text(text); !status.ok())
+            return status;
+    }
+    std::error_code error;
+    if (fs::equivalent(out, options.model, error))
+        return Status(ErrorCode::mismatch, fmt::format("out: {} is the model itself", out.string()));
+    for (const std::string& text : options.texts) {
+        if (fs::equivalent(out, text, error))
+            return Status(ErrorCode::mismatch, fmt::format("out: {} is also given as text", out.string()));
+    }
+    return check_writable(out);
+}
+
+Launch build_calibration(const Options& options, const fs::path& out, const Scheme& scheme, const fs::path& helper,
+                         const fs::path& plugin) {
+    Launch launch{.program = helper, .argv = {helper.string(), "--model", options.model}};
+    const auto add = [&](std::initializer_list<std::string> words) { launch.argv.insert(launch.argv.end(), words); };
+    for (const std::string& text : options.texts)
+        add({"--text", text});
+    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    add({"--out", out.string(), "--scheme", to_long_string(scheme), "--chunks", std::to_string(options.chunks), "--ctx",
+         std::to_string(options.context), "--seed", std::to_string(options.seed), "--threads",
+         std::to_string(options.threads > 0 ? options.threads : cores)});
+    if (options.json)
+        add({"--json"});
+    launch.environment.emplace_back("GGML_BACKEND_PATH", plugin.string());
+    return launch;
+}
+
+void add_options(CLI::App& app, Options& options) {
+    app.get_formatter()->column_width(26);
+    app.add_option("-m,--model", options.model, "GGUF model")->required()->type_name("MODEL");
+    app.add_option("-f,--file", options.texts, "text to calibrate on; may be given several times")
+        ->required()
+        ->allow_extra_args(false)
+        ->type_name("TEXT");
+    app.add_option("-o,--out", options.out, "sidecar to write (default: <model>.vecinfer.gguf beside the model)")
+        ->type_name("FILE");
+    app.add_option("-s,--scheme", options.scheme, fmt::format("scheme to calibrate for (default {})", kDefaultScheme))
+        ->type_name("SCHEME");
+    app.add_option("--chunks", options.chunks, "pieces of text to run (default 256)")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))
+        ->type_name("N");
+    app.add_option("--ctx", options.context, "tokens of a piece (default 512)")
+        ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 20))
+        ->type_name("N");
+    app.add_option("--seed", options.seed, "seed of the codebook training (default 0)")->type_name("N");
+    app.add_option("-t,--threads", options.threads, "threads (default: all cores)")->check(CLI::Range(1, 4096))->type_name("N");
+    app.add_option("--tools-dir", options.tools_dir,
+                   fmt::format("folder of {} (default: where it was built or installed)", kCalibrateHelper))
+        ->type_name("DIR");
+    app.add_flag("--json", options.json, "print what was calibrated as JSON");
+    app.add_flag("--dry-run", options.dry_run, "check everything and print the command line instead of running it");
+    app.footer(std::string(kExamples));
+}
+
+}  // namespace
+
+int run_calibrate(const VerbCall& call) {
+    Options options;
+    CLI::App app{"Learns smooth factors and codebooks of a model from text, and writes them to a sidecar file.",
+                 "vecinfer calibrate"};
+    add_options(app, options);
+    int exit_code = kExitOk;
+    if (parse_args(app, "calibrate", call, "", exit_code) == Parsed::finished)
+        return exit_code;
+
+    const Result<Scheme> parsed = parse_scheme(options.scheme);
+    if (!parsed.ok())
+        return usage_error("calibrate", parsed.status().message());
+    if (parsed->is_f16())
+        return usage_error("calibrate", "scheme: got f16, expected one with codebooks, e.g. vecinfer:k2v2");
+    const Result<Scheme> scheme = resolve(parsed.value(), true);
+    if (!scheme.ok())
+        return usage_error("calibrate", scheme.status().message());
+
+    const fs::path out = options.out.empty() ? default_sidecar(options.model) : fs::path(options.out);
+    if (const Status status = check_files(options, out); !status.ok())
+        return fail(status.message());
+    const Result<fs::path> helper = find_calibrate_helper(options.tools_dir);
+    if (!helper.ok())
+        return fail(helper.status().message());
+    const Result<fs::path> plugin = find_plugin();
+    if (!plugin.ok())
+        return fail(plugin.status().message());
+
+    const Launch launch = build_calibration(options, out, scheme.value(), helper.value(), plugin.value());
+    if (options.dry_run) {
+        fmt::print("{}\n", shell_line(launch));
+        return kExitOk;
+    }
+    return fail(hand_over(launch).message());
+}
+
+}  // namespace vecinfer::cli

@@ -1,0 +1,331 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "sidecar_choice.h"
+#include "verb.h"
+
+namespace vecinfer::cli {
+namespace fs = std::filesystem;
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kDefaultContext = 32768;
+constexpr std::string_view kExamples = R"(
+Examples:
+  vecinfer info model.vecinfer.gguf                        what is in a sidecar
+  vecinfer info model.vecinfer.gguf -m model.gguf          and does it belong to this model?
+  vecinfer info --scheme vecinfer:k4v2                     a scheme spelled out, its bits
+  vecinfer info --scheme vecinfer:k2v2 -m model.gguf --ctx 131072 --json
+
+Total bytes and effective bits count everything at the context length: codes, norms, window and codebooks.
+)";
+
+struct Options {
+    std::string sidecar;
+    std::string scheme;
+    std::string model;
+    std::int64_t context = 0;
+    bool json = false;
+};
+
+struct Subject {
+    Scheme scheme;  // resolved
+    bool calibrated = false;
+    std::optional<Sidecar> sidecar;
+    std::optional<ModelInfo> model;
+    std::vector<LayerShape> layers;
+    std::string layers_from;
+    std::int64_t context = 0;
+};
+
+// One row of the comparison.
+struct Cost {
+    std::string name;
+    double code_bytes_per_token;
+    double total_bytes_per_token;
+    double effective_bits;
+    std::size_t window_bytes;
+    std::size_t codebook_bytes;
+};
+
+std::vector<Cost> costs(const Subject& subject, const Footprint& print) {
+    const Cost own{to_string(subject.scheme),      print.code_bytes_per_token, print.total_bytes_per_token,
+                   print.effective_bits_per_value, print.window_bytes,         print.codebook_bytes};
+    const double f16 = print.f16_bytes_per_token;
+    std::vector<Cost> all = {own};
+    // Blocks of 32 values with one f16 scale: 34 and 18 bytes.
+    for (const auto& [name, bits] : {std::pair{"f16", 16.0}, {"q8_0", 8.5}, {"q4_0", 4.5}})
+        all.push_back({name, f16 * bits / 16, f16 * bits / 16, bits, 0, 0});
+    return all;
+}
+
+std::string bytes_text(double bytes) {
+    constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+    std::size_t unit = 0;
+    for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit)
+        bytes /= 1024;
+    return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, kUnits[unit]);
+}
+
+std::string transform_text(const TransformSpec& transform) {
+    if (transform.automatic)
+        return "automatic";
+    if (transform.smooth)
+        return transform.hadamard ? "smooth factors, then Hadamard" : "smooth factors";
+    return transform.hadamard ? "Hadamard" : "none";
+}
+
+std::string codec_text(const CodecSpec& codec) {
+    if (codec.kind == CodecKind::f16)
+        return "f16";
+    return fmt::format("{} channels to a {}-bit code ({} bits per value), {} centroids", codec.sub_dim, codec.code_bits,
+                       static_cast<double>(codec.code_bits) / codec.sub_dim, 1 << codec.code_bits);
+}
+
+std::string transform_word(const TransformSpec& transform) {
+    if (transform.smooth)
+        return transform.hadamard ? "smooth+hadamard" : "smooth";
+    return transform.hadamard ? "hadamard" : "none";
+}
+
+Json codec_json(const CodecSpec& codec, const TransformSpec& transform) {
+    return {{"sub_dim", codec.sub_dim},
+            {"code_bits", codec.code_bits},
+            {"bits_per_value", static_cast<double>(codec.code_bits) / codec.sub_dim},
+            {"transform", transform_word(transform)}};
+}
+
+Json scheme_json(const Scheme& scheme) {
+    Json json = {{"scheme", to_string(scheme)}, {"scheme_long", to_long_string(scheme)}, {"family", scheme.family}};
+    if (scheme.is_f16())
+        return json;
+    json["key"] = codec_json(scheme.key, scheme.key_transform);
+    json["value"] = codec_json(scheme.value, scheme.value_transform);
+    json["norm"] = scheme.norm == Norm::vector ? "vector" : "none";
+    json["scope"] = scheme.scope == Scope::head ? "head" : "layer";
+    json["recent"] = scheme.window.recent;
+    json["sink"] = scheme.window.sink;
+    json["prefill"] = scheme.prefill == Prefill::exact ? "exact" : "windowed";
+    return json;
+}
+
+Json cost_json(const Cost& cost, std::int64_t context) {
+    return {{"kv_bytes_per_token", cost.code_bytes_per_token},
+            {"kv_bytes_per_token_total", cost.total_bytes_per_token},
+            {"effective_bits", cost.effective_bits},
+            {"window_bytes", cost.window_bytes},
+            {"codebook_bytes", cost.codebook_bytes},
+            {"cache_bytes", cost.total_bytes_per_token * static_cast<double>(context)}};
+}
+
+std::string hash_text(std::uint64_t hash) {
+    return fmt::format("{:016x}", hash);
+}
+
+Json sidecar_json(const Sidecar& sidecar, const std::string& path) {
+    Json layers = Json::array();
+    for (const LayerCalibration& layer : sidecar.layers) {
+        layers.push_back({{"layer", layer.shape.layer},
+                          {"num_kv_heads", layer.shape.num_kv_heads},
+                          {"head_dim_k", layer.shape.head_dim_k},
+                          {"head_dim_v", layer.shape.head_dim_v},
+                          {"smooth_factors", layer.smooth_factors.size()},
+                          {"key_codebooks", layer.key_codebooks.size()},
+                          {"value_codebooks", layer.value_codebooks.size()}});
+    }
+    return {{"path", path},
+            {"model", {{"architecture", sidecar.model.architecture}, {"name", sidecar.model.name}, {"rope", sidecar.model.rope}}},
+            {"calibration",
+             {{"tokens", sidecar.facts.tokens},
+              {"seed", sidecar.facts.seed},
+              {"text_hash", hash_text(sidecar.facts.text_hash)},
+              {"tool", sidecar.facts.tool}}},
+            {"layers", layers}};
+}
+
+void print_sidecar(const Sidecar& sidecar, const std::string& path) {
+    std::error_code error;
+    const auto size = fs::file_size(path, error);
+    fmt::print("sidecar      {} ({})\n", path, bytes_text(error ? 0.0 : static_cast<double>(size)));
+    fmt::print("calibrated   {} tokens, seed {}, text {}, by {}\n", sidecar.facts.tokens, sidecar.facts.seed,
+               hash_text(sidecar.facts.text_hash), sidecar.facts.tool);
+    fmt::print("for model    {} '{}', rope {}, {} layers with a cache\n", sidecar.model.architecture, sidecar.model.name,
+               sidecar.model.rope.empty() ? "unknown" : sidecar.model.rope, sidecar.layers.size());
+    std::size_t centroids = 0;
+    for (const LayerCalibration& layer : sidecar.layers)
+        centroids += layer.key_codebooks.size() + layer.value_codebooks.size();
+    fmt::print("codebooks    {} in all, {} for keys and {} for values in the first layer\n", centroids,
+               sidecar.layers.empty() ? 0 : sidecar.layers.front().key_codebooks.size(),
+               sidecar.layers.empty() ? 0 : sidecar.layers.front().value_codebooks.size());
+}
+
+void print_scheme(const Subject& subject) {
+    const Scheme& scheme = subject.scheme;
+    fmt::print("scheme       {}\n", to_string(scheme));
+    if (scheme.is_f16())
+        return;
+    fmt::print("spelled out  {}\n", to_long_string(scheme));
+    fmt::print("keys         {}; transform: {}\n", codec_text(scheme.key), transform_text(scheme.key_transform));
+    fmt::print("values       {}; transform: {}\n", codec_text(scheme.value), transform_text(scheme.value_transform));
+    fmt::print("norm         {}\n", scheme.norm == Norm::vector ? "one byte per head and token" : "none");
+    fmt::print("codebooks    {}\n", !subject.calibrated           ? "data-free: one universal codebook"
+                                    : scheme.scope == Scope::head ? "calibrated, one per layer and KV head"
+                                                                  : "calibrated, one per layer");
+    fmt::print("window       latest {} and first {} tokens in f16\n", scheme.window.recent, scheme.window.sink);
+    fmt::print("prefill      {}\n", scheme.prefill == Prefill::exact ? "a batch reads its own keys exactly"
+                                                                     : "a batch reads keys older than the window from codes");
+}
+
+void print_costs(const Subject& subject, const Footprint& print, const std::vector<Cost>& all) {
+    fmt::print("\n{} tokens of one sequence, {}:\n", subject.context, subject.layers_from);
+    const std::size_t width = std::max<std::size_t>(12, all.front().name.size());
+    fmt::print("  {:<{}}  {:>12}  {:>12}  {:>10}  {:>11}\n", "", width, "bytes/token", "total/token", "bits/value", "cache");
+    for (const Cost& cost : all) {
+        fmt::print("  {:<{}}  {:>12.1f}  {:>12.1f}  {:>10.3f}  {:>11}\n", cost.name, width, cost.code_bytes_per_token,
+                   cost.total_bytes_per_token, cost.effective_bits,
+                   bytes_text(cost.total_bytes_per_token * static_cast<double>(subject.context)));
+    }
+    fmt::print("  window {}, codebooks {}, code bits per value {:.3f}\n", bytes_text(static_cast<double>(print.window_bytes)),
+               bytes_text(static_cast<double>(print.codebook_bytes)), print.code_bits_per_value);
+}
+
+Json subject_json(const Options& options, const Subject& subject, const Footprint& print, const std::vector<Cost>& all) {
+    Json json = scheme_json(subject.scheme);
+    json["calibrated"] = subject.calibrated;
+    json["context"] = subject.context;
+    json["layers_from"] = subject.layers_from;
+    json["num_layers"] = subject.layers.size();
+    json["code_bits"] = print.code_bits_per_value;
+    json.update(cost_json(all.front(), subject.context));
+    for (std::size_t i = 1; i < all.size(); ++i)
+        json[all[i].name] = cost_json(all[i], subject.context);
+    if (subject.sidecar)
+        json["sidecar"] = sidecar_json(*subject.sidecar, options.sidecar);
+    if (subject.model) {
+        json["model"] = {{"path", options.model},
+                         {"architecture", subject.model->identity.architecture},
+                         {"name", subject.model->identity.name},
+                         {"context_length", subject.model->context_length}};
+    }
+    return json;
+}
+
+Status set_scheme(const Options& options, Subject& subject) {
+    if (subject.sidecar) {
+        const Result<Scheme> resolved = resolve(subject.sidecar->scheme, true);
+        if (!resolved.ok())
+            return resolved.status();
+        subject.scheme = resolved.value();
+        subject.calibrated = true;
+        return {};
+    }
+    const Result<Scheme> parsed = parse_scheme(options.scheme.empty() ? kDefaultScheme : std::string_view(options.scheme));
+    if (!parsed.ok())
+        return parsed.status();
+    Result<Scheme> resolved = resolve(parsed.value(), false);
+    if (!resolved.ok()) {  // only to be had calibrated
+        resolved = resolve(parsed.value(), true);
+        subject.calibrated = true;
+    }
+    if (!resolved.ok())
+        return resolved.status();
+    subject.scheme = resolved.value();
+    return {};
+}
+
+Status load_files(const Options& options, Subject& subject) {
+    if (!options.sidecar.empty()) {
+        Result<Sidecar> sidecar = load_sidecar(options.sidecar);
+        if (!sidecar.ok())
+            return Status(sidecar.status().code(), fmt::format("sidecar {}: {}", options.sidecar, sidecar.status().message()));
+        subject.sidecar = std::move(sidecar).value();
+    }
+    if (!options.model.empty()) {
+        if (const Status status = check_gguf(options.model, "model"); !status.ok())
+            return status;
+        Result<ModelInfo> info = read_model_info(options.model);
+        if (!info.ok())
+            return Status(info.status().code(), fmt::format("model {}: {}", options.model, info.status().message()));
+        subject.model = std::move(info).value();
+    }
+    if (subject.sidecar && subject.model)
+        return check_model(*subject.sidecar, options.sidecar, *subject.model, options.model);
+    return {};
+}
+
+void set_layers(const Options& options, Subject& subject) {
+    if (subject.model) {
+        subject.layers = subject.model->layers;
+        subject.layers_from = fmt::format("{} layers of {}", subject.layers.size(), fs::path(options.model).filename().string());
+    } else if (subject.sidecar) {
+        for (const LayerCalibration& layer : subject.sidecar->layers)
+            subject.layers.push_back(layer.shape);
+        subject.layers_from = fmt::format("{} layers of the sidecar", subject.layers.size());
+    } else {
+        subject.layers = {{.layer = 0, .num_kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128}};
+        subject.layers_from = "one layer of 8 KV heads, head_dim 128";
+    }
+    subject.context = options.context > 0 ? options.context : kDefaultContext;
+    if (options.context == 0 && subject.model && subject.model->context_length > 0)
+        subject.context = subject.model->context_length;
+}
+
+}  // namespace
+
+int run_info(const VerbCall& call) {
+    Options options;
+    CLI::App app{"Explains a sidecar or a scheme, and what a cache of that kind takes.", "vecinfer info"};
+    app.get_formatter()->column_width(26);
+    CLI::Option* sidecar = app.add_option("sidecar", options.sidecar, "file written by `vecinfer calibrate`")->type_name("FILE");
+    app.add_option("-s,--scheme", options.scheme, fmt::format("scheme to explain (default {})", kDefaultScheme))
+        ->type_name("SCHEME")
+        ->excludes(sidecar);
+    app.add_option("-m,--model", options.model, "GGUF model, for its layers and context length")->type_name("MODEL");
+    app.add_option("--ctx", options.context,
+                   fmt::format("tokens in the cache (default: the model's context, else {})", kDefaultContext))
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{std::numeric_limits<std::int32_t>::max()}))
+        ->type_name("N");
+    app.add_flag("--json", options.json, "print JSON");
+    app.footer(std::string(kExamples));
+    int exit_code = kExitOk;
+    if (parse_args(app, "info", call, "", exit_code) == Parsed::finished)
+        return exit_code;
+    if (options.sidecar.empty() && options.scheme.empty() && options.model.empty())
+        return usage_error("info", "nothing to explain: give a sidecar file, --scheme or -m");
+
+    Subject subject;
+    if (const Status status = load_files(options, subject); !status.ok())
+        return fail(status.message());
+    if (const Status status = set_scheme(options, subject); !status.ok())
+        return subject.sidecar ? fail(status.message()) : usage_error("info", status.message());
+    set_layers(options, subject);
+    const Result<Footprint> print = footprint(subject.scheme, subject.layers, subject.context, subject.calibrated);
+    if (!print.ok())
+        return fail(print.status().message());
+    const std::vector<Cost> all = costs(subject, print.value());
+
+    if (options.json) {
+        const Json json = subject_json(options, subject, print.value(), all);
+        // Names inside files may hold any bytes.
+        fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+        return kExitOk;
+    }
+    if (subject.sidecar)
+        print_sidecar(*subject.sidecar, options.sidecar);
+    if (subject.model)
+        fmt::print("model        {} ({} '{}')\n", options.model, subject.model->identity.architecture,
+                   subject.model->identity.name);
+    print_scheme(subject);
+    print_costs(subject, print.value(), all);
+    return kExitOk;
+}
+
+}  // namespace vecinfer::cli
