@@ -90,7 +90,8 @@ def evaluation_arguments(args):
 
 
 def bench_arguments(args):
-    return ["-p", "0", "-n", "32", "-d", str(CONTEXT), "-r", str(args.repeats), "-fa", "on", "-t", str(args.threads), "-o", "json"]
+    return ["-p", "0", "-n", "32", "-d", str(CONTEXT), "-r", str(args.repeats), "-fa", "on", "-t", str(args.threads),
+            "-o", "json"]
 
 
 def decode_speed(session, output):
@@ -101,7 +102,8 @@ def decode_speed(session, output):
 
 def cache_bytes(session, scheme, codebooks):
     subject = ["--scheme", scheme] if codebooks == "none" else [codebooks]
-    out, _ = session.vecinfer(f"{scheme} {label(codebooks)}: bytes per token", "info", [*subject, "--ctx", str(CONTEXT), "--json"])
+    out, _ = session.vecinfer(f"{scheme} {label(codebooks)}: bytes per token", "info",
+                              [*subject, "--ctx", str(CONTEXT), "--json"])
     if session.args.dry_run:
         return 0.0
     return json.loads(out)["kv_bytes_per_token_total"]
@@ -139,14 +141,17 @@ def compressed(session, scheme, codebooks, logits):
 
 def calibrate(session, scheme, text):
     path = session.out / f"{scheme.replace(':', '-')}.vecinfer.gguf"
-    session.vecinfer(f"{scheme}: calibrating on {session.args.calibration_chunks} chunks", "calibrate",
-                     ["-f", text, "--scheme", scheme, "--chunks", str(session.args.calibration_chunks), "-t", str(session.args.threads), "-o", str(path)])
+    chunks, threads = str(session.args.calibration_chunks), str(session.args.threads)
+    session.vecinfer(f"{scheme}: calibrating on {chunks} chunks", "calibrate",
+                     ["-f", text, "--scheme", scheme, "--chunks", chunks, "-t", threads, "-o", str(path)])
     return str(path)
 
 
 def answer(session, codebooks):
-    out, _ = session.vecinfer(f"answering '{PROMPT}' from a 2-bit cache", "run", ["--scheme", "vecinfer:k2v2", "--codebooks", codebooks],
-                              ["-p", PROMPT, "-n", "48", "--temp", "0", "-cnv", "-st", "--no-display-prompt", "-t", str(session.args.threads)])
+    out, _ = session.vecinfer(f"answering '{PROMPT}' from a 2-bit cache", "run",
+                              ["--scheme", "vecinfer:k2v2", "--codebooks", codebooks],
+                              ["-p", PROMPT, "-n", "48", "--temp", "0", "-cnv", "-st", "--no-display-prompt",
+                               "-t", str(session.args.threads)])
     print(f"\n{PROMPT}\n  {' '.join(out.split())}\n", flush=True)
 
 
@@ -167,7 +172,8 @@ def commit(root):
 
 def table(rows):
     base = rows[0]
-    lines = [f"{'scheme':<28}{'perplexity':>11}{'KL to f16':>11}{'KV bytes/token':>16}{'of f16':>8}{'decode t/s':>12}{'of f16':>8}"]
+    lines = [f"{'scheme':<28}{'perplexity':>11}{'KL to f16':>11}{'KV bytes/token':>16}{'of f16':>8}"
+             f"{'decode t/s':>12}{'of f16':>8}"]
     for row in rows:
         lines.append(f"{row['scheme']:<28}{row['ppl']:>11.3f}{row['kld']:>11.4f}{row['kv_bytes_per_token']:>16.0f}"
                      f"{row['kv_bytes_per_token'] / base['kv_bytes_per_token']:>8.3f}{row['decode_tps']:>12.1f}"
@@ -178,8 +184,8 @@ def table(rows):
 def write_result(session, rows):
     args = session.args
     result = {
-        "model": pathlib.Path(args.model).name, "rows": rows, "commit": commit(args.root), "cpu": cpu_name(), "threads": args.threads,
-        "context": CONTEXT, "evaluated_tokens": args.chunks * CONTEXT // 2, "calibration_chunks": args.calibration_chunks,
+        "model": pathlib.Path(args.model).name, "rows": rows, "commit": commit(args.root), "cpu": cpu_name(),
+        "threads": args.threads, "context": CONTEXT, "evaluated_tokens": args.chunks * CONTEXT // 2, "calibration_chunks": args.calibration_chunks,
         "heldout_sha256": hashlib.sha256(pathlib.Path(args.text).read_bytes()).hexdigest(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(time.time() - session.start),
     }
@@ -206,8 +212,8 @@ def compare(session):
     path = write_result(session, rows)
     print(f"\n{pathlib.Path(session.args.model).name}, {session.args.threads} threads, {cpu_name()}, context {CONTEXT}")
     print(table(rows))
-    print(f"\nPerplexity over {session.args.chunks * CONTEXT // 2} tokens of text that calibration has not seen; bytes count codes, norms, "
-          f"window and codebooks\nat a context of {CONTEXT}. Written to {os.path.relpath(path, session.args.root)}")
+    print(f"\nPerplexity over {session.args.chunks * CONTEXT // 2} tokens of text that calibration has not seen; bytes count "
+          f"codes, norms, window and\ncodebooks at a context of {CONTEXT}. Written to {os.path.relpath(path, session.args.root)}")
     session.say("done")
 
 
