@@ -89,12 +89,12 @@ quietly() {
     mkdir -p "$(dirname "$log")"
     say "$what"
     (
-        trap 'exit 0' TERM
-        while sleep 20 & wait $!; do
+        trap 'kill "$!"; exit 0' TERM
+        while sleep 20 & wait "$!"; do
             kill -0 $$ 2>/dev/null || exit 0
             say "  ... $(tail -n 1 "$log" 2>/dev/null | cut -c1-110)"
         done
-    ) 9>&- &
+    ) >/dev/null 9>&- &
     beat=$!
     "$@" >"$log" 2>&1 9>&- || rc=$?
     kill "$beat" 2>/dev/null || true

@@ -102,7 +102,7 @@ def decode_speed(session, output):
 
 def cache_bytes(session, scheme, codebooks):
     subject = ["--scheme", scheme] if codebooks == "none" else [codebooks]
-    out, _ = session.vecinfer(f"{scheme} {label(codebooks)}: bytes per token", "info",
+    out, _ = session.vecinfer(f"{scheme if scheme == 'f16' else f'{scheme} {label(codebooks)}'}: bytes per token", "info",
                               [*subject, "--ctx", str(CONTEXT), "--json"])
     if session.args.dry_run:
         return 0.0
@@ -152,7 +152,8 @@ def answer(session, codebooks):
                               ["--scheme", "vecinfer:k2v2", "--codebooks", codebooks],
                               ["-p", PROMPT, "-n", "48", "--temp", "0", "-cnv", "-st", "--no-display-prompt",
                                "-t", str(session.args.threads)])
-    print(f"\n{PROMPT}\n  {' '.join(out.split())}\n", flush=True)
+    if not session.args.dry_run:
+        print(f"\n{PROMPT}\n  {' '.join(out.split())}\n", flush=True)
 
 
 def cpu_name():
@@ -185,7 +186,8 @@ def write_result(session, rows):
     args = session.args
     result = {
         "model": pathlib.Path(args.model).name, "rows": rows, "commit": commit(args.root), "cpu": cpu_name(),
-        "threads": args.threads, "context": CONTEXT, "evaluated_tokens": args.chunks * CONTEXT // 2, "calibration_chunks": args.calibration_chunks,
+        "threads": args.threads, "context": CONTEXT, "evaluated_tokens": args.chunks * CONTEXT // 2,
+        "calibration_chunks": args.calibration_chunks,
         "heldout_sha256": hashlib.sha256(pathlib.Path(args.text).read_bytes()).hexdigest(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(time.time() - session.start),
     }
