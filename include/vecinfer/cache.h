@@ -90,8 +90,10 @@ public:
 
     /// One row in the original space, from the window if it is there, else from codes.
     void read_row(int stream, int cell, float* x) const noexcept;
-    /// Rewrites a cell in place and moves its position by `delta` (K-shift).
-    void rewrite_row(int stream, int cell, std::int32_t delta, const float* x) noexcept;
+    /// Encodes a cell anew; a window row of it is replaced too and keeps its place and position (K-shift).
+    void rewrite_row(int stream, int cell, const float* x) noexcept;
+    /// Adds `delta` to the position of a cell's window row, if it has one.
+    void move_position(int stream, int cell, std::int32_t delta) noexcept;
     /// Window rows of a stream.
     std::vector<ExactRow> window(int stream) const;
 

@@ -165,18 +165,22 @@ void PackedCache::read_row(int stream, int cell, float* x) const noexcept {
     }
 }
 
-void PackedCache::rewrite_row(int stream, int cell, std::int32_t delta, const float* x) noexcept {
+void PackedCache::rewrite_row(int stream, int cell, const float* x) noexcept {
+    const StreamView view(*this, memory_, stream);
+    WritePlan plan;
+    plan.stream = stream;
+    plan.cells = {cell};
+    if (const int slot = view.find_slot(cell); slot >= 0) {
+        plan.moves = {{slot, 0, -1}};
+    }
+    write_rows(plan, x, geometry_.row_dim, 0, 1);
+}
+
+void PackedCache::move_position(int stream, int cell, std::int32_t delta) noexcept {
     const StreamView view(*this, memory_, stream);
     if (const int slot = view.find_slot(cell); slot >= 0) {
         view.slots()[slot].position += delta;
-        for (int i = 0; i < geometry_.row_dim; ++i) {
-            view.window_row(slot)[i] = round_channel(x[i], i);
-        }
     }
-    WritePlan codes_only;
-    codes_only.stream = stream;
-    codes_only.cells = {cell};
-    write_rows(codes_only, x, geometry_.row_dim, 0, 1);
 }
 
 void PackedCache::copy_stream(int from, int to) noexcept {

@@ -1,0 +1,27 @@
+// What the environment asks for. Read once, when the backend is loaded.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "vecinfer/scheme.h"
+#include "vecinfer/sidecar.h"
+#include "vecinfer/status.h"
+
+namespace vecinfer::plugin {
+
+/// Environment, documented in docs/llama_cpp_plugin.md:
+///   VECINFER_SCHEME     scheme spelling, default vecinfer:k2v2; f16 passes everything through
+///   VECINFER_CODEBOOKS  sidecar file, several separated by ':' (the first that fits a model's cache is used), or none: data-free
+///   VECINFER_ISA        scalar, avx2 or avx512
+///   VECINFER_QUIET      1: no line at start
+struct Config {
+    Scheme scheme;
+    std::vector<Sidecar> sidecars;
+    std::vector<std::string> sidecar_paths;
+    bool quiet = false;
+};
+
+Result<Config> read_config();
+
+}  // namespace vecinfer::plugin
