@@ -40,12 +40,14 @@ std::vector<std::string> lines_of(const std::string& text) {
 // "version: 0.5.0-dev (build 0, commit unknown)" without its first word.
 std::string version_of(const std::string& program) {
     const Result<Captured> ran = capture({program, "--version"}, {}, kTimeoutSeconds);
-    if (!ran.ok() || ran->exit_code != 0)
+    if (!ran.ok() || ran->exit_code != 0) {
         return "";
+    }
     constexpr std::string_view kLabel = "version: ";
     for (const std::string& line : lines_of(ran->output)) {
-        if (line.starts_with(kLabel))
+        if (line.starts_with(kLabel)) {
             return line.substr(kLabel.size());
+        }
     }
     return "";
 }
@@ -53,12 +55,14 @@ std::string version_of(const std::string& program) {
 // libggml-base.so as the dynamic loader finds it for `program`, which is not run.
 std::string ggml_library_of(const std::string& program) {
     const Result<Captured> traced = capture({program}, {{"LD_TRACE_LOADED_OBJECTS", "1"}}, kTimeoutSeconds);
-    if (!traced.ok())
+    if (!traced.ok()) {
         return "";
+    }
     for (const std::string& line : lines_of(traced->output)) {
         const std::size_t arrow = line.find(" => ");
-        if (line.find("libggml-base.so") == std::string::npos || arrow == std::string::npos)
+        if (line.find("libggml-base.so") == std::string::npos || arrow == std::string::npos) {
             continue;
+        }
         const std::string path = line.substr(arrow + 4, line.rfind(" (") - arrow - 4);
         std::error_code error;
         const fs::path real = fs::canonical(path, error);
@@ -98,24 +102,26 @@ void examine_tools(const std::string& tools_dir, Health& health) {
             tool.version = version_of(tool.path);
             tool.ggml_library = ggml_library_of(tool.path);
             tool.ggml_version = library_version(tool.ggml_library);
-            if (tool.version.empty())
+            if (tool.version.empty()) {
                 add(health, true, fmt::format("{} does not run: {} --version fails", name, tool.path),
                     "run it by hand; a missing shared library means that llama.cpp moved after it was built");
-            else if (tool.ggml_library.empty() && is_elf(tool.path))
+            } else if (tool.ggml_library.empty() && is_elf(tool.path)) {
                 add(health, true, fmt::format("{} is linked statically, so it cannot load a plugin", tool.path),
                     "build llama.cpp with -DBUILD_SHARED_LIBS=ON");
+            }
         } else {
             missing.push_back(tool.name);
             last_error = found.status().message();
         }
         health.tools.push_back(tool);
     }
-    if (missing.size() == kTools.size())
+    if (missing.size() == kTools.size()) {
         add(health, true, fmt::format("no llama.cpp tool found ({})", last_error),
             "build llama.cpp and name its build/bin folder in VECINFER_TOOLS or --tools-dir");
-    else if (!missing.empty())
+    } else if (!missing.empty()) {
         add(health, false, fmt::format("not found: {}", fmt::join(missing, ", ")),
             "build all of llama.cpp's tools if you need these verbs");
+    }
 }
 
 // Loads the plugin in a child: a tool that triggers loading prints the devices.
@@ -123,11 +129,12 @@ std::optional<bool> loads(const Health& health, std::string& output) {
     for (const std::string_view name : {"llama-bench"sv, "llama-server"sv}) {
         const auto tool =
             std::find_if(health.tools.begin(), health.tools.end(), [&](const ToolHealth& t) { return t.name == name; });
-        if (tool == health.tools.end() || tool->version.empty())
+        if (tool == health.tools.end() || tool->version.empty()) {
             continue;
+        }
         const Environment environment = {{"GGML_BACKEND_PATH", health.plugin},
                                          {"VECINFER_SCHEME", std::string(kDefaultScheme)},
-                                         {"VECINFER_CODEBOOKS", std::nullopt}};
+                                         {"VECINFER_CODEBOOKS", "none"}};
         const Result<Captured> ran = capture({tool->path, "--list-devices"}, environment, kTimeoutSeconds);
         if (!ran.ok()) {
             output = ran.status().message();
@@ -158,8 +165,9 @@ void examine_plugin(Health& health) {
     const std::string wanted = health.plugin_built_for.substr(0, health.plugin_built_for.find(' '));
     bool mismatch = false;
     for (const ToolHealth& tool : health.tools) {
-        if (tool.ggml_version.empty() || tool.ggml_version == wanted)
+        if (tool.ggml_version.empty() || tool.ggml_version == wanted) {
             continue;
+        }
         mismatch = true;
         add(health, true,
             fmt::format("{} uses ggml {}, the plugin was built for ggml {}", tool.name, tool.ggml_version,
@@ -178,29 +186,53 @@ void examine_plugin(Health& health) {
     }
 }
 
+std::string codebooks_problem(const std::string& value) {
+    if (value == "none") {
+        return "";
+    }
+    for (std::size_t begin = 0; begin < value.size();) {
+        const std::size_t end = std::min(value.find(':', begin), value.size());
+        const Result<Sidecar> sidecar = load_sidecar(value.substr(begin, end - begin));
+        if (!sidecar.ok()) {
+            return sidecar.status().message();
+        }
+        begin = end + 1;
+    }
+    return "";
+}
+
 std::string problem_of(const std::string& name, const std::string& value) {
     std::error_code error;
-    if (name == "VECINFER_SCHEME")
+    if (name == "VECINFER_SCHEME") {
         return parse_scheme(value).status().message();
-    if (name == "VECINFER_CODEBOOKS")
-        return value == "none" ? "" : load_sidecar(value).status().message();
-    if (name == "VECINFER_ISA")
+    }
+    if (name == "VECINFER_CODEBOOKS") {
+        return codebooks_problem(value);
+    }
+    if (name == "VECINFER_QUIET") {
+        return value == "0" || value == "1" ? "" : "expected 0 or 1";
+    }
+    if (name == "VECINFER_ISA") {
         return selected_isa_name().status().message();
-    if (name == "VECINFER_TOOLS")
+    }
+    if (name == "VECINFER_TOOLS") {
         return fs::is_directory(value, error) ? "" : "not a folder";
-    if (name == "VECINFER_PLUGIN" || name == "GGML_BACKEND_PATH")
+    }
+    if (name == "VECINFER_PLUGIN" || name == "GGML_BACKEND_PATH") {
         return fs::is_regular_file(value, error) ? "" : "not a file";
+    }
     return "";
 }
 
 void examine_environment(Health& health) {
-    constexpr std::array kKnown = {"SCHEME"sv, "CODEBOOKS"sv, "ISA"sv, "TOOLS"sv, "PLUGIN"sv};
+    constexpr std::array kKnown = {"SCHEME"sv, "CODEBOOKS"sv, "ISA"sv, "TOOLS"sv, "PLUGIN"sv, "QUIET"sv};
     std::vector<std::string> names;
     for (char** entry = environ; *entry; ++entry) {
         const std::string_view text = *entry;
         const std::string_view name = text.substr(0, text.find('='));
-        if ((name.starts_with(kPrefix) || name == "GGML_BACKEND_PATH") && environment_value(std::string(name).c_str()))
+        if ((name.starts_with(kPrefix) || name == "GGML_BACKEND_PATH") && environment_value(std::string(name).c_str())) {
             names.emplace_back(name);
+        }
     }
     std::sort(names.begin(), names.end());
     for (const std::string& name : names) {
@@ -230,16 +262,18 @@ bool Health::ok() const {
 Health examine(const std::string& tools_dir) {
     Health health;
     const Result<std::string_view> isa = selected_isa_name();
-    if (isa.ok())
+    if (isa.ok()) {
         health.isa = isa.value();
+    }
     examine_tools(tools_dir, health);
     examine_plugin(health);
     const Result<fs::path> helper = find_calibrate_helper(tools_dir);
-    if (helper.ok())
+    if (helper.ok()) {
         health.calibrate_helper = helper.value().string();
-    else
+    } else {
         add(health, false, helper.status().message(),
             "build the plugin, the helper comes with it; only `vecinfer calibrate` needs it");
+    }
     examine_environment(health);
     return health;
 }

@@ -25,8 +25,9 @@ constexpr std::array kTextOptions = {"-p"sv, "--prompt"sv, "-sys"sv, "--system-p
 // llama.cpp takes underscores for hyphens in long options.
 std::string spelled(const std::string& argument) {
     std::string name = argument;
-    if (name.starts_with("--"))
+    if (name.starts_with("--")) {
         std::replace(name.begin(), name.end(), '_', '-');
+    }
     return name;
 }
 
@@ -38,10 +39,12 @@ std::vector<std::size_t> occurrences(std::span<const std::string> arguments, std
     std::vector<std::size_t> found;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         const std::string name = spelled(arguments[i]);
-        if (contains(names, name))
+        if (contains(names, name)) {
             found.push_back(i);
-        if (contains(kTextOptions, name))
+        }
+        if (contains(kTextOptions, name)) {
             ++i;
+        }
     }
     return found;
 }
@@ -53,14 +56,16 @@ bool all_in(std::span<const std::string> values, std::span<const std::string_vie
 
 std::string quoted(const std::string& word) {
     constexpr auto kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%"sv;
-    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos)
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
         return word;
+    }
     std::string text = "'";
     for (const char c : word) {
-        if (c == '\'')
+        if (c == '\'') {
             text += "'\\''";
-        else
+        } else {
             text += c;
+        }
     }
     return text + "'";
 }
@@ -74,15 +79,17 @@ bool has_option(std::span<const std::string> arguments, std::span<const std::str
 std::vector<std::string> option_values(std::span<const std::string> arguments, std::span<const std::string_view> names) {
     std::vector<std::string> values;
     for (const std::size_t i : occurrences(arguments, names)) {
-        if (i + 1 < arguments.size())
+        if (i + 1 < arguments.size()) {
             values.push_back(arguments[i + 1]);
+        }
     }
     return values;
 }
 
 std::vector<std::string> passthrough_models(std::span<const std::string> arguments, bool comma_separated) {
-    if (!comma_separated)
+    if (!comma_separated) {
         return option_values(arguments, kModelOptions);
+    }
     std::vector<std::string> models;
     for (const std::string& value : option_values(arguments, kModelOptions)) {
         for (std::size_t begin = 0; begin <= value.size();) {
@@ -98,47 +105,55 @@ Launch build_launch(const LaunchRequest& request) {
     Launch launch{.program = request.program, .argv = {request.program.string()}};
     const auto add = [&](std::initializer_list<std::string> words) { launch.argv.insert(launch.argv.end(), words); };
 
-    if (!request.model.empty())
+    if (!request.model.empty()) {
         add({"-m", request.model});
-    if (request.plugin && !has_option(request.passthrough, kDeviceOptions))
+    }
+    if (request.plugin && !has_option(request.passthrough, kDeviceOptions)) {
         add({"-dev", std::string(kDevice)});
-    if (!has_option(request.passthrough, kFlashOptions))
+    }
+    if (!has_option(request.passthrough, kFlashOptions)) {
         add({"-fa", request.flash_attention});
+    }
     launch.argv.insert(launch.argv.end(), request.defaults.begin(), request.defaults.end());
     launch.argv.insert(launch.argv.end(), request.passthrough.begin(), request.passthrough.end());
 
     if (request.plugin) {
         launch.environment.emplace_back("GGML_BACKEND_PATH", request.plugin->string());
         launch.environment.emplace_back("VECINFER_SCHEME", request.scheme);
-        launch.environment.emplace_back("VECINFER_CODEBOOKS",
-                                        request.codebooks ? std::optional(request.codebooks->string()) : std::nullopt);
+        launch.environment.emplace_back("VECINFER_CODEBOOKS", request.codebooks ? request.codebooks->string() : "none");
     } else {
-        for (const char* name : {"GGML_BACKEND_PATH", "VECINFER_SCHEME", "VECINFER_CODEBOOKS"})
+        for (const char* name : {"GGML_BACKEND_PATH", "VECINFER_SCHEME", "VECINFER_CODEBOOKS"}) {
             launch.environment.emplace_back(name, std::nullopt);
+        }
     }
     return launch;
 }
 
 std::vector<std::string> passthrough_warnings(const LaunchRequest& request) {
     std::vector<std::string> warnings;
-    if (!request.plugin)
+    if (!request.plugin) {
         return warnings;
+    }
     const std::span<const std::string> arguments = request.passthrough;
     const auto devices = option_values(arguments, kDeviceOptions);
     if (!devices.empty() &&
-        std::none_of(devices.begin(), devices.end(), [](const std::string& d) { return d.find(kDevice) != std::string::npos; }))
+        std::none_of(devices.begin(), devices.end(), [](const std::string& d) { return d.find(kDevice) != std::string::npos; })) {
         warnings.push_back(
             fmt::format("warning: -dev {} leaves out {}, so the cache will not be compressed", devices.back(), kDevice));
+    }
     const auto flash = option_values(arguments, kFlashOptions);
-    if (all_in(flash, std::array{"off"sv, "0"sv, "false"sv, "disabled"sv}))
+    if (all_in(flash, std::array{"off"sv, "0"sv, "false"sv, "disabled"sv})) {
         warnings.push_back(fmt::format("warning: -fa {}: a compressed cache needs flash attention", flash.back()));
+    }
     const auto layers = option_values(arguments, kLayerOptions);
-    if (all_in(layers, std::array{"0"sv}))
+    if (all_in(layers, std::array{"0"sv})) {
         warnings.push_back("warning: -ngl 0 keeps the cache on the stock CPU device, so it will not be compressed");
+    }
     const auto offload = occurrences(arguments, kOffloadOptions);
     // llama-bench's -nkvo takes a value, the other tools' does not.
-    if (!offload.empty() && !all_in(option_values(arguments, kOffloadOptions), std::array{"0"sv}))
+    if (!offload.empty() && !all_in(option_values(arguments, kOffloadOptions), std::array{"0"sv})) {
         warnings.push_back("warning: -nkvo keeps the cache on the stock CPU device, so it will not be compressed");
+    }
     return warnings;
 }
 
@@ -146,22 +161,25 @@ std::string shell_line(const Launch& launch) {
     std::string unset;
     std::string set;
     for (const auto& [name, value] : launch.environment) {
-        if (value)
+        if (value) {
             set += fmt::format(" {}={}", name, quoted(*value));
-        else if (environment_value(name.c_str()))
+        } else if (environment_value(name.c_str())) {
             unset += fmt::format(" -u {}", name);
+        }
     }
     std::string line = unset.empty() && set.empty() ? "" : fmt::format("env{}{} ", unset, set);
-    for (std::size_t i = 0; i < launch.argv.size(); ++i)
+    for (std::size_t i = 0; i < launch.argv.size(); ++i) {
         line += (i ? " " : "") + quoted(launch.argv[i]);
+    }
     return line;
 }
 
 Status hand_over(const Launch& launch) {
     apply(launch.environment);
     std::vector<char*> pointers;
-    for (const std::string& argument : launch.argv)
+    for (const std::string& argument : launch.argv) {
         pointers.push_back(const_cast<char*>(argument.c_str()));
+    }
     pointers.push_back(nullptr);
     std::fflush(nullptr);
     execv(launch.program.c_str(), pointers.data());

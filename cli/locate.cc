@@ -34,8 +34,9 @@ std::vector<fs::path> path_folders() {
     const std::string path = environment_value("PATH").value_or("");
     for (std::size_t begin = 0; begin <= path.size();) {
         const std::size_t end = std::min(path.find(':', begin), path.size());
-        if (end > begin)
+        if (end > begin) {
             folders.emplace_back(path.substr(begin, end - begin));
+        }
         begin = end + 1;
     }
     return folders;
@@ -43,8 +44,9 @@ std::vector<fs::path> path_folders() {
 
 Result<fs::path> find_in(const std::string& folder, std::string_view name, std::string_view named_by) {
     const fs::path candidate = fs::path(folder) / name;
-    if (is_executable(candidate))
+    if (is_executable(candidate)) {
         return full_path(candidate);
+    }
     return Status(ErrorCode::not_found,
                   fmt::format("{}: no executable {} in {} (folder given by {})", name, name, folder, named_by));
 }
@@ -58,13 +60,16 @@ fs::path own_folder() {
 }
 
 Result<fs::path> find_tool(std::string_view name, const std::string& tools_dir) {
-    if (!tools_dir.empty())
+    if (!tools_dir.empty()) {
         return find_in(tools_dir, name, "--tools-dir");
-    if (const auto folder = environment_value("VECINFER_TOOLS"))
+    }
+    if (const auto folder = environment_value("VECINFER_TOOLS")) {
         return find_in(*folder, name, "VECINFER_TOOLS");
+    }
     for (const fs::path& folder : path_folders()) {
-        if (is_executable(folder / name))
+        if (is_executable(folder / name)) {
             return full_path(folder / name);
+        }
     }
     return Status(
         ErrorCode::not_found,
@@ -74,24 +79,28 @@ Result<fs::path> find_tool(std::string_view name, const std::string& tools_dir) 
 Result<fs::path> find_plugin() {
     for (const char* variable : {"VECINFER_PLUGIN", "GGML_BACKEND_PATH"}) {
         const auto value = environment_value(variable);
-        if (!value)
+        if (!value) {
             continue;
-        if (is_file(*value))
+        }
+        if (is_file(*value)) {
             return full_path(*value);
+        }
         return Status(ErrorCode::not_found, fmt::format("plugin: {} names {}, which is not a file", variable, *value));
     }
     const fs::path self = own_folder();
     for (const char* folder : {".", "../plugins/ggml", "../lib", "../lib/vecinfer", "../lib64", "../lib64/vecinfer"}) {
         const fs::path candidate = self / folder / kPluginFile;
-        if (is_file(candidate))
+        if (is_file(candidate)) {
             return full_path(candidate);
+        }
     }
     // Debian-style library folders, ../lib/<architecture>/vecinfer.
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(self / "../lib", error)) {
         for (const fs::path& candidate : {entry.path() / kPluginFile, entry.path() / "vecinfer" / kPluginFile}) {
-            if (is_file(candidate))
+            if (is_file(candidate)) {
                 return full_path(candidate);
+            }
         }
     }
     return Status(
@@ -104,15 +113,19 @@ Result<fs::path> find_plugin() {
 Result<fs::path> find_calibrate_helper(const std::string& tools_dir) {
     const fs::path self = own_folder();
     std::vector<fs::path> folders;
-    if (!tools_dir.empty())
+    if (!tools_dir.empty()) {
         folders.emplace_back(tools_dir);
-    if (const auto folder = environment_value("VECINFER_TOOLS"))
+    }
+    if (const auto folder = environment_value("VECINFER_TOOLS")) {
         folders.emplace_back(*folder);
-    for (const char* folder : {".", "../libexec/vecinfer", "../plugins/ggml"})
+    }
+    for (const char* folder : {".", "../libexec/vecinfer", "../plugins/ggml"}) {
         folders.push_back(self / folder);
+    }
     for (const fs::path& folder : folders) {
-        if (is_executable(folder / kCalibrateHelper))
+        if (is_executable(folder / kCalibrateHelper)) {
             return full_path(folder / kCalibrateHelper);
+        }
     }
     return Status(ErrorCode::not_found,
                   fmt::format("{}: not found near {}; it is built with the plugin, see -DVECINFER_LLAMA_CPP", kCalibrateHelper,
@@ -123,13 +136,15 @@ std::optional<std::string> plugin_built_for(const fs::path& plugin) {
     std::ifstream file(plugin, std::ios::binary);
     const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     const std::size_t marker = bytes.find(kBuiltForMarker);
-    if (marker == std::string::npos)
+    if (marker == std::string::npos) {
         return std::nullopt;
+    }
     const std::size_t begin = marker + kBuiltForMarker.size();
     const std::size_t end = bytes.find('\0', begin);
     constexpr std::size_t kLongest = 200;
-    if (end == std::string::npos || end == begin || end - begin > kLongest)
+    if (end == std::string::npos || end == begin || end - begin > kLongest) {
         return std::nullopt;
+    }
     return bytes.substr(begin, end - begin);
 }
 

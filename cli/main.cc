@@ -39,6 +39,7 @@ Environment:
   VECINFER_SCHEME     default of --scheme
   VECINFER_CODEBOOKS  default of --codebooks
   VECINFER_ISA        scalar, avx2 or avx512: limits the kernels
+  VECINFER_QUIET      1: the plugin prints no line at start
 
 Exit status: 0 done, 1 failed, 2 wrong command line; the llama.cpp tools' own status otherwise.
 )";
@@ -47,8 +48,9 @@ void print_help() {
     fmt::print(
         "vecinfer {}: vector-quantized KV cache for llama.cpp\n\nUsage: vecinfer VERB [OPTIONS] [-- TOOL ARGUMENTS]\n\nVerbs:\n",
         version());
-    for (const Verb& verb : kVerbs)
+    for (const Verb& verb : kVerbs) {
         fmt::print("  {:<12}{}\n", verb.name, verb.summary);
+    }
     fmt::print("\nOptions:\n  -h,--help     this text; `vecinfer VERB --help` for a verb\n  --version     print the version\n{}",
                kExamples);
 }
@@ -69,8 +71,9 @@ VerbCall split_call(int argc, char** argv) {
 }
 
 int dispatch(int argc, char** argv) {
-    if (argc < 2)
+    if (argc < 2) {
         return usage_error("", "no verb given, expected one of run, serve, perplexity, bench, calibrate, info, doctor");
+    }
     const std::string_view word = argv[1];
     if (word == "--help" || word == "-h" || (word == "help" && argc == 2)) {
         print_help();
@@ -87,17 +90,21 @@ int dispatch(int argc, char** argv) {
         call = VerbCall{.args = {"--help"}};
     }
     const auto verb = std::find_if(kVerbs.begin(), kVerbs.end(), [&](const Verb& v) { return v.name == name; });
-    if (verb != kVerbs.end())
+    if (verb != kVerbs.end()) {
         return verb->run(call);
+    }
 
-    if (name.starts_with("-"))
+    if (name.starts_with("-")) {
         return usage_error("", fmt::format("unknown option '{}' before the verb", name));
+    }
     std::vector<std::string_view> names;
-    for (const Verb& v : kVerbs)
+    for (const Verb& v : kVerbs) {
         names.push_back(v.name);
+    }
     const std::string_view guess = nearest(name, names);
-    if (guess.empty())
+    if (guess.empty()) {
         return usage_error("", fmt::format("unknown verb '{}', expected one of {}", name, fmt::join(names, ", ")));
+    }
     return usage_error("", fmt::format("unknown verb '{}', did you mean '{}'?", name, guess));
 }
 

@@ -31,8 +31,9 @@ int wait_for(pid_t child) {
     dup2(output, STDERR_FILENO);
     apply(environment);
     std::vector<char*> pointers;
-    for (const std::string& argument : argv)
+    for (const std::string& argument : argv) {
         pointers.push_back(const_cast<char*>(argument.c_str()));
+    }
     pointers.push_back(nullptr);
     execv(pointers[0], pointers.data());
     _exit(127);
@@ -42,32 +43,36 @@ int wait_for(pid_t child) {
 
 void apply(const Environment& environment) {
     for (const auto& [name, value] : environment) {
-        if (value)
+        if (value) {
             setenv(name.c_str(), value->c_str(), 1);
-        else
+        } else {
             unsetenv(name.c_str());
+        }
     }
 }
 
 std::optional<std::string> environment_value(const char* name) {
     const char* value = std::getenv(name);
-    if (!value || !*value)
+    if (!value || !*value) {
         return std::nullopt;
+    }
     return std::string(value);
 }
 
 Result<Captured> capture(const std::vector<std::string>& argv, const Environment& environment, int timeout_seconds) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0)
+    if (pipe2(ends, O_CLOEXEC) != 0) {
         return Status(ErrorCode::io_error, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    }
     const pid_t child = fork();
     if (child < 0) {
         close(ends[0]);
         close(ends[1]);
         return Status(ErrorCode::io_error, fmt::format("cannot start {}: {}", argv[0], std::strerror(errno)));
     }
-    if (child == 0)
+    if (child == 0) {
         run_child(argv, environment, ends[1]);
+    }
     close(ends[1]);
 
     Captured captured;
@@ -78,8 +83,9 @@ Result<Captured> capture(const std::vector<std::string>& argv, const Environment
             std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
         pollfd waiting{ends[0], POLLIN, 0};
         const int ready = left > 0 ? poll(&waiting, 1, static_cast<int>(left)) : 0;
-        if (ready < 0 && errno == EINTR)
+        if (ready < 0 && errno == EINTR) {
             continue;
+        }
         if (ready <= 0) {
             timed_out = true;
             kill(child, SIGKILL);
@@ -87,15 +93,18 @@ Result<Captured> capture(const std::vector<std::string>& argv, const Environment
         }
         char buffer[4096];
         const ssize_t got = read(ends[0], buffer, sizeof buffer);
-        if (got <= 0)
+        if (got <= 0) {
             break;
-        if (captured.output.size() < kMaxOutput)
+        }
+        if (captured.output.size() < kMaxOutput) {
             captured.output.append(buffer, static_cast<std::size_t>(got));
+        }
     }
     close(ends[0]);
     captured.exit_code = wait_for(child);
-    if (timed_out)
+    if (timed_out) {
         return Status(ErrorCode::cancelled, fmt::format("{} did not end within {} s", argv[0], timeout_seconds));
+    }
     return captured;
 }
 

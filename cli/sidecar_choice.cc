@@ -30,47 +30,79 @@ Result<Scheme> default_scheme() {
 
 Status fits_scheme(const Sidecar& sidecar, const fs::path& path, const Scheme& wanted) {
     const Result<Scheme> resolved = resolve(wanted, true);
-    if (!resolved.ok())
+    if (!resolved.ok()) {
         return resolved.status();
+    }
     const Result<Scheme> have = resolve(sidecar.scheme, true);
-    if (!have.ok())
+    if (!have.ok()) {
         return have.status();
+    }
     const Status fit = check_scheme(have.value(), resolved.value());
-    if (fit.ok())
+    if (fit.ok()) {
         return fit;
+    }
     return Status(ErrorCode::mismatch, fmt::format("codebooks {} were calibrated for scheme {}, the scheme asked for is {}: {}",
                                                    path.string(), to_string(sidecar.scheme), to_string(wanted), fit.message()));
 }
 
 Result<SidecarChoice> data_free(const Scheme& scheme, std::string_view why) {
     const Result<Scheme> resolved = resolve(scheme, false);
-    if (!resolved.ok())
+    if (!resolved.ok()) {
         return Status(resolved.status().code(), fmt::format("{}; scheme {} needs codebooks from `vecinfer calibrate`",
                                                             resolved.status().message(), to_string(scheme)));
+    }
     return SidecarChoice{scheme, std::nullopt, fmt::format("scheme {}, data-free codebooks ({})", to_string(scheme), why)};
 }
 
-SidecarChoice with_sidecar(const Scheme& scheme, const fs::path& path) {
+Result<SidecarChoice> with_sidecar(const Scheme& scheme, const fs::path& path) {
     std::error_code error;
     const fs::path full = fs::absolute(path, error);
-    return {scheme, error ? path : full, fmt::format("scheme {}, codebooks {}", to_string(scheme), path.string())};
+    if (full.string().find(':') != std::string::npos)  // the plugin takes several files, separated by colons {
+        return argument_error("codebooks", full.string(), "a path without ':'");
+}
+return SidecarChoice{scheme, error ? path : full, fmt::format("scheme {}, codebooks {}", to_string(scheme), path.string())};
 }
 
 Result<SidecarChoice> named_sidecar(const fs::path& model, const std::optional<Scheme>& scheme, const fs::path& path) {
     const Result<Sidecar> sidecar = load_sidecar(path);
-    if (!sidecar.ok())
+    if (!sidecar.ok()) {
         return Status(sidecar.status().code(), fmt::format("codebooks {}: {}", path.string(), sidecar.status().message()));
+    }
     const Scheme wanted = scheme.value_or(sidecar->scheme);
-    if (const Status fit = fits_scheme(sidecar.value(), path, wanted); !fit.ok())
+    if (const Status fit = fits_scheme(sidecar.value(), path, wanted); !fit.ok()) {
         return fit;
+    }
     if (!model.empty()) {
         const Result<ModelInfo> info = read_model_info(model);
-        if (!info.ok())
+        if (!info.ok()) {
             return Status(info.status().code(), fmt::format("model {}: {}", model.string(), info.status().message()));
-        if (const Status fit = check_model(sidecar.value(), path, info.value(), model); !fit.ok())
+        }
+        if (const Status fit = check_model(sidecar.value(), path, info.value(), model); !fit.ok()) {
             return fit;
+        }
     }
     return with_sidecar(wanted, path);
+}
+
+// Several files as the plugin takes them in VECINFER_CODEBOOKS: the first that fits, else why the first does not.
+Result<SidecarChoice> named_sidecars(const fs::path& model, const std::optional<Scheme>& scheme, const std::string& list) {
+    std::error_code error;
+    if (list.find(':') == std::string::npos || fs::exists(list, error)) {
+        return named_sidecar(model, scheme, list);
+    }
+    Status first_failure;
+    for (std::size_t begin = 0; begin < list.size();) {
+        const std::size_t end = std::min(list.find(':', begin), list.size());
+        const Result<SidecarChoice> choice = named_sidecar(model, scheme, list.substr(begin, end - begin));
+        if (choice.ok()) {
+            return choice;
+        }
+        if (first_failure.ok()) {
+            first_failure = choice.status();
+        }
+        begin = end + 1;
+    }
+    return first_failure;
 }
 
 // The plain name first, then the others by name.
@@ -82,22 +114,26 @@ std::vector<fs::path> candidates_beside(const fs::path& model) {
     const fs::path folder = model.has_parent_path() ? model.parent_path() : fs::path(".");
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
         const std::string name = entry.path().filename().string();
-        if (name.starts_with(prefix) && name.ends_with(kSidecarSuffix) && name != plain.filename())
+        if (name.starts_with(prefix) && name.ends_with(kSidecarSuffix) && name != plain.filename()) {
             found.push_back(plain.parent_path() / name);
+        }
     }
     std::sort(found.begin(), found.end());
-    if (fs::exists(plain, error))
+    if (fs::exists(plain, error)) {
         found.insert(found.begin(), plain);
+    }
     return found;
 }
 
 Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme) {
     const std::vector<fs::path> candidates = candidates_beside(model);
-    if (candidates.empty())
+    if (candidates.empty()) {
         return data_free(scheme, fmt::format("no {} beside the model", default_sidecar(model).filename().string()));
+    }
     const Result<ModelInfo> info = read_model_info(model);
-    if (!info.ok())
+    if (!info.ok()) {
         return Status(info.status().code(), fmt::format("model {}: {}", model.string(), info.status().message()));
+    }
 
     Status broken;
     std::string other_scheme;
@@ -107,16 +143,19 @@ Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme
                                   : Status(sidecar.status().code(),
                                            fmt::format("codebooks {}: {}", path.string(), sidecar.status().message()));
         if (!fit.ok()) {
-            if (broken.ok())
+            if (broken.ok()) {
                 broken = fit;
+            }
             continue;
         }
-        if (fits_scheme(sidecar.value(), path, scheme).ok())
+        if (fits_scheme(sidecar.value(), path, scheme).ok()) {
             return with_sidecar(scheme, path);
+        }
         other_scheme = fmt::format("{} is for {}", path.filename().string(), to_string(sidecar->scheme));
     }
-    if (!broken.ok())
+    if (!broken.ok()) {
         return Status(broken.code(), broken.message() + "; --codebooks none goes without");
+    }
     return data_free(scheme, other_scheme);
 }
 
@@ -124,16 +163,18 @@ Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme
 
 std::string model_stem(const fs::path& model) {
     std::string stem = model.filename().string();
-    if (stem.ends_with(".gguf"))
+    if (stem.ends_with(".gguf")) {
         stem.resize(stem.size() - 5);
+    }
     constexpr std::size_t kSplitLength = sizeof("-00001-of-00003") - 1;
     if (stem.size() > kSplitLength) {
         const std::string tail = stem.substr(stem.size() - kSplitLength);
         const auto digits = [&](std::size_t begin) {
             return std::all_of(tail.begin() + begin, tail.begin() + begin + 5, [](char c) { return c >= '0' && c <= '9'; });
         };
-        if (tail[0] == '-' && digits(1) && tail.substr(6, 4) == "-of-" && digits(10))
+        if (tail[0] == '-' && digits(1) && tail.substr(6, 4) == "-of-" && digits(10)) {
             stem.resize(stem.size() - kSplitLength);
+        }
     }
     return stem;
 }
@@ -144,17 +185,21 @@ fs::path default_sidecar(const fs::path& model) {
 
 Status check_gguf(const fs::path& path, std::string_view argument) {
     std::error_code error;
-    if (!fs::exists(path, error))
+    if (!fs::exists(path, error)) {
         return Status(ErrorCode::not_found, fmt::format("{}: {} does not exist", argument, path.string()));
-    if (!fs::is_regular_file(path, error))
+    }
+    if (!fs::is_regular_file(path, error)) {
         return Status(ErrorCode::invalid_argument, fmt::format("{}: {} is not a file", argument, path.string()));
+    }
     std::ifstream file(path, std::ios::binary);
     std::array<char, 4> magic{};
-    if (!file)
+    if (!file) {
         return Status(ErrorCode::io_error, fmt::format("{}: cannot read {}", argument, path.string()));
+    }
     file.read(magic.data(), magic.size());
-    if (std::string_view(magic.data(), static_cast<std::size_t>(file.gcount())) != "GGUF")
+    if (std::string_view(magic.data(), static_cast<std::size_t>(file.gcount())) != "GGUF") {
         return Status(ErrorCode::corrupt_data, fmt::format("{}: {} is not a GGUF file", argument, path.string()));
+    }
     return {};
 }
 
@@ -164,47 +209,58 @@ Status check_model(const Sidecar& sidecar, const fs::path& sidecar_path, const M
                       fmt::format("codebooks {} were calibrated for another model ({}) than {} ({}): {}", sidecar_path.string(),
                                   model_text(sidecar.model), model_path.string(), model_text(model.identity), what));
     };
-    if (sidecar.model.architecture != model.identity.architecture)
+    if (sidecar.model.architecture != model.identity.architecture) {
         return mismatch(fmt::format("architecture {} against {}", sidecar.model.architecture, model.identity.architecture));
+    }
 
     std::map<int, LayerShape> shapes;
-    for (const LayerShape& shape : model.layers)
+    for (const LayerShape& shape : model.layers) {
         shapes[shape.layer] = shape;
+    }
     for (const LayerCalibration& layer : sidecar.layers) {
         const auto found = shapes.find(layer.shape.layer);
-        if (found == shapes.end())
+        if (found == shapes.end()) {
             return mismatch(fmt::format("the model has no layer {} with a KV cache", layer.shape.layer));
-        if (found->second != layer.shape)
+        }
+        if (found->second != layer.shape) {
             return mismatch(
                 fmt::format("layer {} has {} against {}", layer.shape.layer, shape_text(layer.shape), shape_text(found->second)));
+        }
     }
     const auto& have = sidecar.model.layer_hashes;
     const auto& want = model.identity.layer_hashes;
-    if (have.size() != want.size())
+    if (have.size() != want.size()) {
         return mismatch(fmt::format("{} layers against {}", have.size(), want.size()));
+    }
     const auto differing = std::mismatch(have.begin(), have.end(), want.begin());
-    if (differing.first != have.end())
+    if (differing.first != have.end()) {
         return mismatch(fmt::format("the weights of layer {} differ", differing.first - have.begin()));
+    }
     return {};
 }
 
 Result<SidecarChoice> choose_sidecar(const fs::path& model, const std::optional<Scheme>& scheme,
                                      const std::optional<std::string>& codebooks) {
     if (scheme && scheme->is_f16()) {
-        if (codebooks && *codebooks != "none")
+        if (codebooks && *codebooks != "none") {
             return Status(ErrorCode::invalid_argument,
                           fmt::format("codebooks: got {}, expected none with scheme f16", *codebooks));
+        }
         return SidecarChoice{*scheme, std::nullopt, "scheme f16, nothing is compressed"};
     }
-    if (codebooks && *codebooks != "none")
-        return named_sidecar(model, scheme, *codebooks);
+    if (codebooks && *codebooks != "none") {
+        return named_sidecars(model, scheme, *codebooks);
+    }
     const Result<Scheme> wanted = scheme ? Result<Scheme>(*scheme) : default_scheme();
-    if (!wanted.ok())
+    if (!wanted.ok()) {
         return wanted.status();
-    if (codebooks)
+    }
+    if (codebooks) {
         return data_free(wanted.value(), "as asked");
-    if (model.empty())
+    }
+    if (model.empty()) {
         return data_free(wanted.value(), "no local model file to look beside");
+    }
     return sidecar_beside(model, wanted.value());
 }
 

@@ -37,18 +37,22 @@ bool asks_for_conversation(const std::vector<std::string>& arguments) {
 // The models of this call, checked to be there. Models that llama.cpp downloads itself (-hf and the like) are not among them.
 Result<std::vector<std::string>> local_models(const Options& options, const VerbCall& call, const ToolVerb& verb) {
     std::vector<std::string> models = passthrough_models(call.passthrough, verb.many_models);
-    if (!options.model.empty() && !models.empty())
+    if (!options.model.empty() && !models.empty()) {
         return argument_error("-m", fmt::format("{} before `--` and {} after it", options.model, models.front()), "one of them");
-    if (!options.model.empty())
+    }
+    if (!options.model.empty()) {
         models.push_back(options.model);
+    }
     const bool elsewhere =
         has_option(call.passthrough, std::array{"-hf"sv, "-hfr"sv, "--hf-repo"sv, "-mu"sv, "--model-url"sv, "-dr"sv,
                                                 "--docker-repo"sv, "--models-dir"sv, "--list-devices"sv});
-    if (models.empty() && !elsewhere)
+    if (models.empty() && !elsewhere) {
         return Status(ErrorCode::invalid_argument, fmt::format("{} needs a model: -m MODEL", verb.name));
+    }
     for (const std::string& model : models) {
-        if (const Status status = check_gguf(model, "model"); !status.ok())
+        if (const Status status = check_gguf(model, "model"); !status.ok()) {
             return Status(status.code() == ErrorCode::invalid_argument ? ErrorCode::io_error : status.code(), status.message());
+        }
     }
     return models;
 }
@@ -58,21 +62,25 @@ Status set_up_cache(const Options& options, const std::vector<std::string>& mode
     std::optional<Scheme> scheme;
     if (!options.scheme.empty()) {
         const Result<Scheme> parsed = parse_scheme(options.scheme);
-        if (!parsed.ok())
+        if (!parsed.ok()) {
             return parsed.status();
+        }
         scheme = parsed.value();
     }
     std::optional<std::string> codebooks;
-    if (!options.codebooks.empty())
+    if (!options.codebooks.empty()) {
         codebooks = options.codebooks;
+    }
     const bool compressed = !scheme || !scheme->is_f16();
-    if (models.size() > 1 && compressed && codebooks != "none")
+    if (models.size() > 1 && compressed && codebooks != "none") {
         return argument_error("-m", fmt::format("{} models", models.size()),
                               "one, or --codebooks none, as codebooks belong to one model");
+    }
 
     const Result<SidecarChoice> choice = choose_sidecar(models.empty() ? "" : models.front(), scheme, codebooks);
-    if (!choice.ok())
+    if (!choice.ok()) {
         return choice.status();
+    }
     request.scheme = to_string(choice->scheme);
     request.codebooks = choice->path;
     note(choice->explanation);
@@ -98,42 +106,52 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
     app.add_option("--tools-dir", options.tools_dir, "folder of the llama.cpp tools (default: VECINFER_TOOLS, then PATH)")
         ->type_name("DIR");
     app.add_flag("--dry-run", options.dry_run, "print the command line and environment instead of running it");
-    if (!verb.chat_tool.empty())
+    if (!verb.chat_tool.empty()) {
         app.add_flag("--chat", options.chat, fmt::format("chat in the terminal ({})", verb.chat_tool));
+    }
     app.footer(std::string(verb.examples));
 
     int exit_code = kExitOk;
-    if (parse_args(app, verb.name, call, verb.tool, exit_code) == Parsed::finished)
+    if (parse_args(app, verb.name, call, verb.tool, exit_code) == Parsed::finished) {
         return exit_code;
+    }
     if (!options.no_plugin) {
-        if (options.scheme.empty())
+        if (options.scheme.empty()) {
             options.scheme = environment_value("VECINFER_SCHEME").value_or("");
-        if (options.codebooks.empty())
+        }
+        if (options.codebooks.empty()) {
             options.codebooks = environment_value("VECINFER_CODEBOOKS").value_or("");
+        }
     }
 
     const std::string_view tool = options.chat ? verb.chat_tool : verb.tool;
     LaunchRequest request{
         .model = options.model, .flash_attention = std::string(verb.flash_attention), .passthrough = call.passthrough};
     const Result<std::vector<std::string>> models = local_models(options, call, verb);
-    if (!models.ok())
+    if (!models.ok()) {
         return report(verb.name, models.status());
+    }
     const Result<std::filesystem::path> program = find_tool(tool, options.tools_dir);
-    if (!program.ok())
+    if (!program.ok()) {
         return fail(program.status().message());
+    }
     request.program = program.value();
-    if (tool == "llama-completion" && !asks_for_conversation(call.passthrough))
+    if (tool == "llama-completion" && !asks_for_conversation(call.passthrough)) {
         request.defaults.push_back("-no-cnv");
+    }
     if (!options.no_plugin) {
         const Result<std::filesystem::path> plugin = find_plugin();
-        if (!plugin.ok())
+        if (!plugin.ok()) {
             return fail(plugin.status().message());
+        }
         request.plugin = plugin.value();
-        if (const Status status = set_up_cache(options, models.value(), request); !status.ok())
+        if (const Status status = set_up_cache(options, models.value(), request); !status.ok()) {
             return report(verb.name, status);
+        }
     }
-    for (const std::string& warning : passthrough_warnings(request))
+    for (const std::string& warning : passthrough_warnings(request)) {
         note(warning);
+    }
 
     const Launch launch = build_launch(request);
     if (options.dry_run) {

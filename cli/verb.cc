@@ -16,8 +16,9 @@ std::string one_line(std::string_view text) {
     std::string line(text);
     std::replace_if(
         line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-    while (!line.empty() && line.back() == ' ')
+    while (!line.empty() && line.back() == ' ') {
         line.pop_back();
+    }
     return line;
 }
 

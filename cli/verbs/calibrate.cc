@@ -33,7 +33,7 @@ struct Options {
     std::string model;
     std::vector<std::string> texts;
     std::string out;
-    std::string scheme{kDefaultScheme};
+    std::string scheme;
     std::string tools_dir;
     std::int64_t chunks = 256;
     std::int64_t context = 512;
@@ -45,15 +45,19 @@ struct Options {
 
 Status check_text(const fs::path& path) {
     std::error_code error;
-    if (!fs::exists(path, error))
+    if (!fs::exists(path, error)) {
         return Status(ErrorCode::not_found, fmt::format("text: {} does not exist", path.string()));
-    if (!fs::is_regular_file(path, error))
+    }
+    if (!fs::is_regular_file(path, error)) {
         return Status(ErrorCode::io_error, fmt::format("text: {} is not a file", path.string()));
+    }
     std::ifstream file(path, std::ios::binary);
-    if (!file)
+    if (!file) {
         return Status(ErrorCode::io_error, fmt::format("text: cannot read {}", path.string()));
-    if (file.peek() == std::ifstream::traits_type::eof())
+    }
+    if (file.peek() == std::ifstream::traits_type::eof()) {
         return Status(ErrorCode::corrupt_data, fmt::format("text: {} is empty", path.string()));
+    }
     return {};
 }
 
@@ -61,35 +65,43 @@ Status check_text(const fs::path& path) {
 Status check_writable(const fs::path& out) {
     const fs::path folder = out.has_parent_path() ? out.parent_path() : fs::path(".");
     std::error_code error;
-    if (!fs::is_directory(folder, error))
+    if (!fs::is_directory(folder, error)) {
         return Status(ErrorCode::not_found, fmt::format("out: folder {} does not exist", folder.string()));
-    if (fs::is_directory(out, error))
+    }
+    if (fs::is_directory(out, error)) {
         return Status(ErrorCode::io_error, fmt::format("out: {} is a folder, expected a file name", out.string()));
+    }
     std::string trial = (folder / ".vecinfer-trial-XXXXXX").string();
     const int file = mkstemp(trial.data());
-    if (file < 0)
+    if (file < 0) {
         return Status(ErrorCode::io_error, fmt::format("out: cannot write in folder {}", folder.string()));
+    }
     close(file);
     unlink(trial.c_str());
     return {};
 }
 
 Status check_files(const Options& options, const fs::path& out) {
-    if (const Status status = check_gguf(options.model, "model"); !status.ok())
+    if (const Status status = check_gguf(options.model, "model"); !status.ok()) {
         return status;
+    }
     const Result<ModelInfo> info = read_model_info(options.model);
-    if (!info.ok())
+    if (!info.ok()) {
         return Status(info.status().code(), fmt::format("model {}: {}", options.model, info.status().message()));
+    }
     for (const std::string& text : options.texts) {
-        if (const Status status = check_text(text); !status.ok())
+        if (const Status status = check_text(text); !status.ok()) {
             return status;
+        }
     }
     std::error_code error;
-    if (fs::equivalent(out, options.model, error))
+    if (fs::equivalent(out, options.model, error)) {
         return Status(ErrorCode::mismatch, fmt::format("out: {} is the model itself", out.string()));
+    }
     for (const std::string& text : options.texts) {
-        if (fs::equivalent(out, text, error))
+        if (fs::equivalent(out, text, error)) {
             return Status(ErrorCode::mismatch, fmt::format("out: {} is also given as text", out.string()));
+        }
     }
     return check_writable(out);
 }
@@ -98,15 +110,20 @@ Launch build_calibration(const Options& options, const fs::path& out, const Sche
                          const fs::path& plugin) {
     Launch launch{.program = helper, .argv = {helper.string(), "--model", options.model}};
     const auto add = [&](std::initializer_list<std::string> words) { launch.argv.insert(launch.argv.end(), words); };
-    for (const std::string& text : options.texts)
+    for (const std::string& text : options.texts) {
         add({"--text", text});
+    }
     const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     add({"--out", out.string(), "--scheme", to_long_string(scheme), "--chunks", std::to_string(options.chunks), "--ctx",
          std::to_string(options.context), "--seed", std::to_string(options.seed), "--threads",
          std::to_string(options.threads > 0 ? options.threads : cores)});
-    if (options.json)
+    if (options.json) {
         add({"--json"});
+    }
     launch.environment.emplace_back("GGML_BACKEND_PATH", plugin.string());
+    // What the shell asks of other runs must not reach this one.
+    launch.environment.emplace_back("VECINFER_SCHEME", std::nullopt);
+    launch.environment.emplace_back("VECINFER_CODEBOOKS", std::nullopt);
     return launch;
 }
 
@@ -145,27 +162,37 @@ int run_calibrate(const VerbCall& call) {
                  "vecinfer calibrate"};
     add_options(app, options);
     int exit_code = kExitOk;
-    if (parse_args(app, "calibrate", call, "", exit_code) == Parsed::finished)
+    if (parse_args(app, "calibrate", call, "", exit_code) == Parsed::finished) {
         return exit_code;
+    }
 
+    if (options.scheme.empty()) {
+        options.scheme = environment_value("VECINFER_SCHEME").value_or(std::string(kDefaultScheme));
+    }
     const Result<Scheme> parsed = parse_scheme(options.scheme);
-    if (!parsed.ok())
+    if (!parsed.ok()) {
         return usage_error("calibrate", parsed.status().message());
-    if (parsed->is_f16())
+    }
+    if (parsed->is_f16()) {
         return usage_error("calibrate", "scheme: got f16, expected one with codebooks, e.g. vecinfer:k2v2");
+    }
     const Result<Scheme> scheme = resolve(parsed.value(), true);
-    if (!scheme.ok())
+    if (!scheme.ok()) {
         return usage_error("calibrate", scheme.status().message());
+    }
 
     const fs::path out = options.out.empty() ? default_sidecar(options.model) : fs::path(options.out);
-    if (const Status status = check_files(options, out); !status.ok())
+    if (const Status status = check_files(options, out); !status.ok()) {
         return fail(status.message());
+    }
     const Result<fs::path> helper = find_calibrate_helper(options.tools_dir);
-    if (!helper.ok())
+    if (!helper.ok()) {
         return fail(helper.status().message());
+    }
     const Result<fs::path> plugin = find_plugin();
-    if (!plugin.ok())
+    if (!plugin.ok()) {
         return fail(plugin.status().message());
+    }
 
     const Launch launch = build_calibration(options, out, scheme.value(), helper.value(), plugin.value());
     if (options.dry_run) {

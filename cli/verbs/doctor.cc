@@ -28,19 +28,22 @@ Json or_null(const std::string& text) {
 
 Json report_json(const Health& health) {
     Json tools = Json::array();
-    for (const ToolHealth& tool : health.tools)
+    for (const ToolHealth& tool : health.tools) {
         tools.push_back({{"name", tool.name},
                          {"path", or_null(tool.path)},
                          {"version", or_null(tool.version)},
                          {"ggml_version", or_null(tool.ggml_version)},
                          {"ggml_library", or_null(tool.ggml_library)}});
+    }
     Json variables = Json::array();
-    for (const VariableHealth& variable : health.variables)
+    for (const VariableHealth& variable : health.variables) {
         variables.push_back({{"name", variable.name}, {"value", variable.value}, {"problem", or_null(variable.problem)}});
+    }
     Json problems = Json::array();
-    for (const Problem& problem : health.problems)
+    for (const Problem& problem : health.problems) {
         problems.push_back(
             {{"severity", problem.is_error ? "error" : "warning"}, {"what", problem.what}, {"remedy", problem.remedy}});
+    }
     return {{"version", version()},
             {"commit", build_commit()},
             {"isa", {{"selected", or_null(health.isa)}, {"available", available_isa_names()}}},
@@ -60,28 +63,33 @@ void print_report(const Health& health) {
     fmt::print("cpu          {} in use, available: {}\n", health.isa.empty() ? "nothing valid" : health.isa,
                fmt::join(available_isa_names(), ", "));
     for (const ToolHealth& tool : health.tools) {
-        if (tool.path.empty())
+        if (tool.path.empty()) {
             fmt::print("{:<18} not found\n", tool.name);
-        else
+        } else {
             fmt::print("{:<18} {} ({}; ggml {})\n", tool.name, tool.path, tool.version.empty() ? "version unknown" : tool.version,
                        tool.ggml_version.empty() ? "version unknown" : tool.ggml_version);
+        }
     }
-    if (health.plugin.empty())
+    if (health.plugin.empty()) {
         fmt::print("plugin       not found\n");
-    else
+    } else {
         fmt::print("plugin       {} (built for ggml {}){}\n", health.plugin,
                    health.plugin_built_for.empty() ? "unknown" : health.plugin_built_for,
                    !health.plugin_loads   ? ""
                    : *health.plugin_loads ? ", loads"
                                           : ", does not load");
+    }
     fmt::print("calibration  {}\n", health.calibrate_helper.empty() ? "helper not found" : health.calibrate_helper);
-    for (const VariableHealth& variable : health.variables)
+    for (const VariableHealth& variable : health.variables) {
         fmt::print("environment  {}={} ({})\n", variable.name, variable.value,
                    variable.problem.empty() ? "valid" : variable.problem);
-    for (const Problem& problem : health.problems)
+    }
+    for (const Problem& problem : health.problems) {
         fmt::print("{}: {}\n  remedy: {}\n", problem.is_error ? "error" : "warning", problem.what, problem.remedy);
-    if (health.problems.empty())
+    }
+    if (health.problems.empty()) {
         fmt::print("everything is in place\n");
+    }
 }
 
 }  // namespace
@@ -96,14 +104,16 @@ int run_doctor(const VerbCall& call) {
     app.add_flag("--json", json, "print JSON");
     app.footer(std::string(kExamples));
     int exit_code = kExitOk;
-    if (parse_args(app, "doctor", call, "", exit_code) == Parsed::finished)
+    if (parse_args(app, "doctor", call, "", exit_code) == Parsed::finished) {
         return exit_code;
+    }
 
     const Health health = examine(tools_dir);
-    if (json)
+    if (json) {
         fmt::print("{}\n", report_json(health).dump(2, ' ', false, Json::error_handler_t::replace));
-    else
+    } else {
         print_report(health);
+    }
     return health.ok() ? kExitOk : kExitFailure;
 }
 

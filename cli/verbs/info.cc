@@ -62,37 +62,43 @@ std::vector<Cost> costs(const Subject& subject, const Footprint& print) {
     const double f16 = print.f16_bytes_per_token;
     std::vector<Cost> all = {own};
     // Blocks of 32 values with one f16 scale: 34 and 18 bytes.
-    for (const auto& [name, bits] : {std::pair{"f16", 16.0}, {"q8_0", 8.5}, {"q4_0", 4.5}})
+    for (const auto& [name, bits] : {std::pair{"f16", 16.0}, {"q8_0", 8.5}, {"q4_0", 4.5}}) {
         all.push_back({name, f16 * bits / 16, f16 * bits / 16, bits, 0, 0});
+    }
     return all;
 }
 
 std::string bytes_text(double bytes) {
     constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
     std::size_t unit = 0;
-    for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit)
+    for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) {
         bytes /= 1024;
+    }
     return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, kUnits[unit]);
 }
 
 std::string transform_text(const TransformSpec& transform) {
-    if (transform.automatic)
+    if (transform.automatic) {
         return "automatic";
-    if (transform.smooth)
+    }
+    if (transform.smooth) {
         return transform.hadamard ? "smooth factors, then Hadamard" : "smooth factors";
+    }
     return transform.hadamard ? "Hadamard" : "none";
 }
 
 std::string codec_text(const CodecSpec& codec) {
-    if (codec.kind == CodecKind::f16)
+    if (codec.kind == CodecKind::f16) {
         return "f16";
+    }
     return fmt::format("{} channels to a {}-bit code ({} bits per value), {} centroids", codec.sub_dim, codec.code_bits,
                        static_cast<double>(codec.code_bits) / codec.sub_dim, 1 << codec.code_bits);
 }
 
 std::string transform_word(const TransformSpec& transform) {
-    if (transform.smooth)
+    if (transform.smooth) {
         return transform.hadamard ? "smooth+hadamard" : "smooth";
+    }
     return transform.hadamard ? "hadamard" : "none";
 }
 
@@ -105,8 +111,9 @@ Json codec_json(const CodecSpec& codec, const TransformSpec& transform) {
 
 Json scheme_json(const Scheme& scheme) {
     Json json = {{"scheme", to_string(scheme)}, {"scheme_long", to_long_string(scheme)}, {"family", scheme.family}};
-    if (scheme.is_f16())
+    if (scheme.is_f16()) {
         return json;
+    }
     json["key"] = codec_json(scheme.key, scheme.key_transform);
     json["value"] = codec_json(scheme.value, scheme.value_transform);
     json["norm"] = scheme.norm == Norm::vector ? "vector" : "none";
@@ -160,8 +167,9 @@ void print_sidecar(const Sidecar& sidecar, const std::string& path) {
     fmt::print("for model    {} '{}', rope {}, {} layers with a cache\n", sidecar.model.architecture, sidecar.model.name,
                sidecar.model.rope.empty() ? "unknown" : sidecar.model.rope, sidecar.layers.size());
     std::size_t centroids = 0;
-    for (const LayerCalibration& layer : sidecar.layers)
+    for (const LayerCalibration& layer : sidecar.layers) {
         centroids += layer.key_codebooks.size() + layer.value_codebooks.size();
+    }
     fmt::print("codebooks    {} in all, {} for keys and {} for values in the first layer\n", centroids,
                sidecar.layers.empty() ? 0 : sidecar.layers.front().key_codebooks.size(),
                sidecar.layers.empty() ? 0 : sidecar.layers.front().value_codebooks.size());
@@ -170,8 +178,9 @@ void print_sidecar(const Sidecar& sidecar, const std::string& path) {
 void print_scheme(const Subject& subject) {
     const Scheme& scheme = subject.scheme;
     fmt::print("scheme       {}\n", to_string(scheme));
-    if (scheme.is_f16())
+    if (scheme.is_f16()) {
         return;
+    }
     fmt::print("spelled out  {}\n", to_long_string(scheme));
     fmt::print("keys         {}; transform: {}\n", codec_text(scheme.key), transform_text(scheme.key_transform));
     fmt::print("values       {}; transform: {}\n", codec_text(scheme.value), transform_text(scheme.value_transform));
@@ -205,10 +214,12 @@ Json subject_json(const Options& options, const Subject& subject, const Footprin
     json["num_layers"] = subject.layers.size();
     json["code_bits"] = print.code_bits_per_value;
     json.update(cost_json(all.front(), subject.context));
-    for (std::size_t i = 1; i < all.size(); ++i)
+    for (std::size_t i = 1; i < all.size(); ++i) {
         json[all[i].name] = cost_json(all[i], subject.context);
-    if (subject.sidecar)
+    }
+    if (subject.sidecar) {
         json["sidecar"] = sidecar_json(*subject.sidecar, options.sidecar);
+    }
     if (subject.model) {
         json["model"] = {{"path", options.model},
                          {"architecture", subject.model->identity.architecture},
@@ -221,22 +232,25 @@ Json subject_json(const Options& options, const Subject& subject, const Footprin
 Status set_scheme(const Options& options, Subject& subject) {
     if (subject.sidecar) {
         const Result<Scheme> resolved = resolve(subject.sidecar->scheme, true);
-        if (!resolved.ok())
+        if (!resolved.ok()) {
             return resolved.status();
+        }
         subject.scheme = resolved.value();
         subject.calibrated = true;
         return {};
     }
     const Result<Scheme> parsed = parse_scheme(options.scheme.empty() ? kDefaultScheme : std::string_view(options.scheme));
-    if (!parsed.ok())
+    if (!parsed.ok()) {
         return parsed.status();
+    }
     Result<Scheme> resolved = resolve(parsed.value(), false);
     if (!resolved.ok()) {  // only to be had calibrated
         resolved = resolve(parsed.value(), true);
         subject.calibrated = true;
     }
-    if (!resolved.ok())
+    if (!resolved.ok()) {
         return resolved.status();
+    }
     subject.scheme = resolved.value();
     return {};
 }
@@ -244,20 +258,24 @@ Status set_scheme(const Options& options, Subject& subject) {
 Status load_files(const Options& options, Subject& subject) {
     if (!options.sidecar.empty()) {
         Result<Sidecar> sidecar = load_sidecar(options.sidecar);
-        if (!sidecar.ok())
+        if (!sidecar.ok()) {
             return Status(sidecar.status().code(), fmt::format("sidecar {}: {}", options.sidecar, sidecar.status().message()));
+        }
         subject.sidecar = std::move(sidecar).value();
     }
     if (!options.model.empty()) {
-        if (const Status status = check_gguf(options.model, "model"); !status.ok())
+        if (const Status status = check_gguf(options.model, "model"); !status.ok()) {
             return status;
+        }
         Result<ModelInfo> info = read_model_info(options.model);
-        if (!info.ok())
+        if (!info.ok()) {
             return Status(info.status().code(), fmt::format("model {}: {}", options.model, info.status().message()));
+        }
         subject.model = std::move(info).value();
     }
-    if (subject.sidecar && subject.model)
+    if (subject.sidecar && subject.model) {
         return check_model(*subject.sidecar, options.sidecar, *subject.model, options.model);
+    }
     return {};
 }
 
@@ -266,16 +284,18 @@ void set_layers(const Options& options, Subject& subject) {
         subject.layers = subject.model->layers;
         subject.layers_from = fmt::format("{} layers of {}", subject.layers.size(), fs::path(options.model).filename().string());
     } else if (subject.sidecar) {
-        for (const LayerCalibration& layer : subject.sidecar->layers)
+        for (const LayerCalibration& layer : subject.sidecar->layers) {
             subject.layers.push_back(layer.shape);
+        }
         subject.layers_from = fmt::format("{} layers of the sidecar", subject.layers.size());
     } else {
         subject.layers = {{.layer = 0, .num_kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128}};
         subject.layers_from = "one layer of 8 KV heads, head_dim 128";
     }
     subject.context = options.context > 0 ? options.context : kDefaultContext;
-    if (options.context == 0 && subject.model && subject.model->context_length > 0)
+    if (options.context == 0 && subject.model && subject.model->context_length > 0) {
         subject.context = subject.model->context_length;
+    }
 }
 
 }  // namespace
@@ -296,20 +316,25 @@ int run_info(const VerbCall& call) {
     app.add_flag("--json", options.json, "print JSON");
     app.footer(std::string(kExamples));
     int exit_code = kExitOk;
-    if (parse_args(app, "info", call, "", exit_code) == Parsed::finished)
+    if (parse_args(app, "info", call, "", exit_code) == Parsed::finished) {
         return exit_code;
-    if (options.sidecar.empty() && options.scheme.empty() && options.model.empty())
+    }
+    if (options.sidecar.empty() && options.scheme.empty() && options.model.empty()) {
         return usage_error("info", "nothing to explain: give a sidecar file, --scheme or -m");
+    }
 
     Subject subject;
-    if (const Status status = load_files(options, subject); !status.ok())
+    if (const Status status = load_files(options, subject); !status.ok()) {
         return fail(status.message());
-    if (const Status status = set_scheme(options, subject); !status.ok())
+    }
+    if (const Status status = set_scheme(options, subject); !status.ok()) {
         return subject.sidecar ? fail(status.message()) : usage_error("info", status.message());
+    }
     set_layers(options, subject);
     const Result<Footprint> print = footprint(subject.scheme, subject.layers, subject.context, subject.calibrated);
-    if (!print.ok())
+    if (!print.ok()) {
         return fail(print.status().message());
+    }
     const std::vector<Cost> all = costs(subject, print.value());
 
     if (options.json) {
@@ -318,11 +343,13 @@ int run_info(const VerbCall& call) {
         fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
         return kExitOk;
     }
-    if (subject.sidecar)
+    if (subject.sidecar) {
         print_sidecar(*subject.sidecar, options.sidecar);
-    if (subject.model)
+    }
+    if (subject.model) {
         fmt::print("model        {} ({} '{}')\n", options.model, subject.model->identity.architecture,
                    subject.model->identity.name);
+    }
     print_scheme(subject);
     print_costs(subject, print.value(), all);
     return kExitOk;
