@@ -1,0 +1,133 @@
+#include "sidecar/check_sidecar.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace vecinfer {
+namespace {
+
+constexpr int kMaxLayerIndex = 65535;
+constexpr int kMaxHeads = 4096;
+constexpr int kMaxHeadDim = 1024;
+constexpr std::size_t kMaxTextBytes = 65535;
+constexpr std::size_t kMaxLayerHashes = 65536;
+
+Status layer_error(int layer, std::string_view part, std::string_view got, std::string_view expected) {
+    return argument_error(fmt::format("sidecar: layer {} {}", layer, part), got, expected);
+}
+
+Status check_head_dim(int layer, std::string_view side, int head_dim, int sub_dim) {
+    if (head_dim < 1 || head_dim > kMaxHeadDim || head_dim % sub_dim != 0) {
+        return layer_error(layer, fmt::format("head_dim_{}", side), fmt::format("{}", head_dim),
+                           fmt::format("a multiple of {} up to {}", sub_dim, kMaxHeadDim));
+    }
+    return {};
+}
+
+Status check_codebooks(int layer, std::string_view side, const std::vector<Codebook>& codebooks, const CodecSpec& spec,
+                       std::size_t expected) {
+    if (codebooks.size() != expected) {
+        return layer_error(layer, fmt::format("{} codebooks", side), fmt::format("{}", codebooks.size()),
+                           fmt::format("{}", expected));
+    }
+    for (const Codebook& codebook : codebooks) {
+        if (codebook.sub_dim != spec.sub_dim || codebook.code_bits != spec.code_bits) {
+            return layer_error(layer, fmt::format("{} codebook", side),
+                               fmt::format("d{}b{}", codebook.sub_dim, codebook.code_bits),
+                               fmt::format("d{}b{} as the scheme says", spec.sub_dim, spec.code_bits));
+        }
+        if (Status s = validate(codebook); !s.ok()) {
+            return {s.code(), fmt::format("sidecar: layer {} {}: {}", layer, side, s.message())};
+        }
+    }
+    return {};
+}
+
+Status check_smooth_factors(const LayerCalibration& layer, bool smooth) {
+    const LayerShape& shape = layer.shape;
+    const std::size_t expected =
+        smooth ? static_cast<std::size_t>(shape.num_kv_heads) * static_cast<std::size_t>(shape.head_dim_k) : 0;
+    if (layer.smooth_factors.size() != expected) {
+        return layer_error(shape.layer, "smooth factors", fmt::format("{}", layer.smooth_factors.size()),
+                           fmt::format("{}", expected));
+    }
+    for (std::size_t i = 0; i < expected; ++i) {
+        const float factor = layer.smooth_factors[i];
+        if (!std::isfinite(factor) || factor <= 0) {
+            return layer_error(shape.layer, fmt::format("smooth factor {}", i), fmt::format("{}", factor),
+                               "a finite number above 0");
+        }
+    }
+    return {};
+}
+
+Status check_layer(const Scheme& scheme, const LayerCalibration& layer) {
+    const LayerShape& shape = layer.shape;
+    if (shape.num_kv_heads < 1 || shape.num_kv_heads > kMaxHeads) {
+        return layer_error(shape.layer, "num_kv_heads", fmt::format("{}", shape.num_kv_heads), fmt::format("1 to {}", kMaxHeads));
+    }
+    if (Status s = check_head_dim(shape.layer, "k", shape.head_dim_k, scheme.key.sub_dim); !s.ok()) {
+        return s;
+    }
+    if (Status s = check_head_dim(shape.layer, "v", shape.head_dim_v, scheme.value.sub_dim); !s.ok()) {
+        return s;
+    }
+    if (Status s = check_smooth_factors(layer, scheme.key_transform.smooth); !s.ok()) {
+        return s;
+    }
+    const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
+    if (Status s = check_codebooks(shape.layer, "k", layer.key_codebooks, scheme.key, codebooks); !s.ok()) {
+        return s;
+    }
+    return check_codebooks(shape.layer, "v", layer.value_codebooks, scheme.value, codebooks);
+}
+
+Status check_text(std::string_view name, const std::string& text) {
+    if (text.size() > kMaxTextBytes) {
+        return argument_error(fmt::format("sidecar: {}", name), fmt::format("{} bytes", text.size()),
+                              fmt::format("at most {} bytes", kMaxTextBytes));
+    }
+    return {};
+}
+
+}  // namespace
+
+Status check_sidecar(const Sidecar& sidecar) {
+    if (sidecar.scheme.is_f16()) {
+        return argument_error("sidecar: scheme", "f16", "a scheme with codebooks");
+    }
+    const std::pair<std::string_view, const std::string*> texts[] = {{"model architecture", &sidecar.model.architecture},
+                                                                     {"model name", &sidecar.model.name},
+                                                                     {"model rope", &sidecar.model.rope},
+                                                                     {"calibration tool", &sidecar.facts.tool}};
+    for (const auto& [name, text] : texts) {
+        if (Status s = check_text(name, *text); !s.ok()) {
+            return s;
+        }
+    }
+    if (sidecar.model.layer_hashes.size() > kMaxLayerHashes) {
+        return argument_error("sidecar: layer hashes", fmt::format("{}", sidecar.model.layer_hashes.size()),
+                              fmt::format("at most {}", kMaxLayerHashes));
+    }
+    if (sidecar.facts.tokens < 0) {
+        return argument_error("sidecar: calibration tokens", fmt::format("{}", sidecar.facts.tokens), "0 or more");
+    }
+    if (sidecar.layers.empty()) {
+        return argument_error("sidecar: layers", "none", "at least one layer");
+    }
+    int previous = -1;
+    for (const LayerCalibration& layer : sidecar.layers) {
+        if (layer.shape.layer <= previous || layer.shape.layer > kMaxLayerIndex) {
+            return argument_error("sidecar: layer index", fmt::format("{} after {}", layer.shape.layer, previous),
+                                  fmt::format("rising indices from 0 to {}", kMaxLayerIndex));
+        }
+        previous = layer.shape.layer;
+        if (Status s = check_layer(sidecar.scheme, layer); !s.ok()) {
+            return s;
+        }
+    }
+    return {};
+}
+
+}  // namespace vecinfer

@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+
+#include "sidecar/guard.h"
+#include "vecinfer/sidecar.h"
+
+namespace vecinfer {
+namespace {
+
+enum class Side { key, value };
+
+Status layer_mismatch(int layer, std::string_view part, std::string_view got, std::string_view expected) {
+    return {ErrorCode::mismatch, fmt::format("layer {}: {}: got {}, expected {}", layer, part, got, expected)};
+}
+
+std::string shape_text(const LayerShape& shape) {
+    return fmt::format("{} KV heads of {} (K) and {} (V)", shape.num_kv_heads, shape.head_dim_k, shape.head_dim_v);
+}
+
+Status check_calibration(const Scheme& scheme, const LayerShape& shape, const LayerCalibration& calibration) {
+    const LayerShape& have = calibration.shape;
+    if (have.layer != shape.layer || have.num_kv_heads != shape.num_kv_heads || have.head_dim_k != shape.head_dim_k ||
+        have.head_dim_v != shape.head_dim_v) {
+        return layer_mismatch(shape.layer, "calibration", fmt::format("layer {} with {}", have.layer, shape_text(have)),
+                              shape_text(shape));
+    }
+    const std::size_t factors = scheme.key_transform.smooth
+                                    ? static_cast<std::size_t>(shape.num_kv_heads) * static_cast<std::size_t>(shape.head_dim_k)
+                                    : 0;
+    if (scheme.key_transform.smooth && calibration.smooth_factors.size() != factors) {
+        return layer_mismatch(shape.layer, "smooth factors", fmt::format("{}", calibration.smooth_factors.size()),
+                              fmt::format("{}", factors));
+    }
+    const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
+    for (const std::vector<Codebook>* side : {&calibration.key_codebooks, &calibration.value_codebooks}) {
+        if (side->size() != codebooks) {
+            return layer_mismatch(shape.layer, "codebooks", fmt::format("{}", side->size()), fmt::format("{}", codebooks));
+        }
+    }
+    return {};
+}
+
+Result<std::vector<Codebook>> universal_codebooks(const CodecSpec& spec) {
+    const Codebook* codebook = universal_codebook(spec.sub_dim, spec.code_bits);
+    if (codebook == nullptr) {
+        return Status(ErrorCode::unsupported, fmt::format("no universal codebook for d{}b{}: this width needs a calibration",
+                                                          spec.sub_dim, spec.code_bits));
+    }
+    return std::vector<Codebook>{*codebook};
+}
+
+Result<std::vector<HeadTransform>> make_transforms(const TransformSpec& spec, int num_heads, int head_dim,
+                                                   std::span<const float> smooth_factors) {
+    std::vector<HeadTransform> out;
+    for (int head = 0; head < num_heads; ++head) {
+        const auto dim = static_cast<std::size_t>(head_dim);
+        const std::span<const float> factors =
+            spec.smooth ? smooth_factors.subspan(static_cast<std::size_t>(head) * dim, dim) : std::span<const float>();
+        Result<HeadTransform> transform = HeadTransform::create(head_dim, spec, factors);
+        if (!transform.ok()) {
+            return transform.status();
+        }
+        out.push_back(std::move(transform.value()));
+    }
+    return out;
+}
+
+Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShape& shape, const LayerCalibration* calibration) {
+    const Result<Scheme> scheme = resolve(unresolved, calibration != nullptr);
+    if (!scheme.ok()) {
+        return scheme.status();
+    }
+    if (scheme->is_f16()) {
+        return argument_error("scheme", "f16", "a scheme with codes");
+    }
+    if (shape.num_kv_heads < 1) {
+        return argument_error("num_kv_heads", fmt::format("{}", shape.num_kv_heads), "1 or more");
+    }
+    const bool key = side == Side::key;
+    const int head_dim = key ? shape.head_dim_k : shape.head_dim_v;
+    const CodecSpec& spec = key ? scheme->key : scheme->value;
+    std::vector<Codebook> codebooks;
+    std::span<const float> smooth_factors;
+    if (calibration != nullptr) {
+        if (Status s = check_calibration(scheme.value(), shape, *calibration); !s.ok()) {
+            return s;
+        }
+        codebooks = key ? calibration->key_codebooks : calibration->value_codebooks;
+        smooth_factors = calibration->smooth_factors;
+    } else {
+        Result<std::vector<Codebook>> universal = universal_codebooks(spec);
+        if (!universal.ok()) {
+            return universal.status();
+        }
+        codebooks = std::move(universal.value());
+    }
+    Result<std::vector<HeadTransform>> transforms =
+        make_transforms(key ? scheme->key_transform : scheme->value_transform, shape.num_kv_heads, head_dim, smooth_factors);
+    if (!transforms.ok()) {
+        return with_prefix(fmt::format("layer {}", shape.layer), transforms.status());
+    }
+    Result<RowCodec> codec = RowCodec::create(spec, scheme->norm, head_dim, std::move(transforms.value()), std::move(codebooks));
+    if (!codec.ok()) {
+        return with_prefix(fmt::format("layer {}", shape.layer), codec.status());
+    }
+    return codec;
+}
+
+}  // namespace
+
+Result<RowCodec> make_key_codec(const Scheme& scheme, const LayerShape& shape, const LayerCalibration* calibration) {
+    return guarded("key codec", [&] { return make_codec(Side::key, scheme, shape, calibration); });
+}
+
+Result<RowCodec> make_value_codec(const Scheme& scheme, const LayerShape& shape, const LayerCalibration* calibration) {
+    return guarded("value codec", [&] { return make_codec(Side::value, scheme, shape, calibration); });
+}
+
+Status check_scheme(const Scheme& have, const Scheme& wanted) {
+    return guarded("scheme", [&]() -> Status {
+        const Result<Scheme> a = resolve(have, true);
+        if (!a.ok()) {
+            return a.status();
+        }
+        const Result<Scheme> b = resolve(wanted, true);
+        if (!b.ok()) {
+            return b.status();
+        }
+        Scheme same = b.value();
+        same.window = a->window;
+        same.prefill = a->prefill;
+        if (same != a.value()) {
+            return {ErrorCode::mismatch, fmt::format("scheme: got {}, but the sidecar was calibrated for {}",
+                                                     to_long_string(b.value()), to_long_string(a.value()))};
+        }
+        return {};
+    });
+}
+
+}  // namespace vecinfer
