@@ -57,10 +57,11 @@ Result<SidecarChoice> data_free(const Scheme& scheme, std::string_view why) {
 Result<SidecarChoice> with_sidecar(const Scheme& scheme, const fs::path& path) {
     std::error_code error;
     const fs::path full = fs::absolute(path, error);
-    if (full.string().find(':') != std::string::npos)  // the plugin takes several files, separated by colons {
+    // The plugin takes several files, separated by colons.
+    if (full.string().find(':') != std::string::npos) {
         return argument_error("codebooks", full.string(), "a path without ':'");
-}
-return SidecarChoice{scheme, error ? path : full, fmt::format("scheme {}, codebooks {}", to_string(scheme), path.string())};
+    }
+    return SidecarChoice{scheme, error ? path : full, fmt::format("scheme {}, codebooks {}", to_string(scheme), path.string())};
 }
 
 Result<SidecarChoice> named_sidecar(const fs::path& model, const std::optional<Scheme>& scheme, const fs::path& path) {
