@@ -203,7 +203,7 @@ Status GraphRun::plan_attention(ggml_tensor* node) {
                                                     "run with VECINFER_SCHEME=f16",
                                                     root_of(node->src[1])->name)};
     }
-    if (node->src[1]->view_offs % k->geometry().row_dim != 0 && node->src[1]->view_offs % root_of(node->src[1])->nb[2] != 0) {
+    if (node->src[1]->view_offs % root_of(node->src[1])->nb[2] != 0) {
         return {ErrorCode::unsupported, fmt::format("{}: attention over part of the cache", root_of(node->src[1])->name)};
     }
     Attend& attend = attends_.emplace_back();

@@ -121,7 +121,7 @@ void PackedCache::write_rows(const WritePlan& plan, const float* x, std::ptrdiff
             }
             const float* in = x + row * row_stride + head * head_dim;
             for (int i = 0; i < head_dim; ++i) {
-                rounded[i] = f32_from_f16(round_channel(in[i], head * head_dim + i));
+                rounded[i] = f16_to_f32(round_channel(in[i], head * head_dim + i));
             }
             encode_cell(*codec_, head, view.block(head, cell / kBlockCells), cell % kBlockCells, rounded.data());
         }
@@ -156,7 +156,7 @@ void PackedCache::read_row(int stream, int cell, float* x) const noexcept {
     if (const int slot = view.find_slot(cell); slot >= 0) {
         const std::uint16_t* row = view.window_row(slot);
         for (int i = 0; i < geometry_.row_dim; ++i) {
-            x[i] = f32_from_f16(row[i]);
+            x[i] = f16_to_f32(row[i]);
         }
         return;
     }

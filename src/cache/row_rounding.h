@@ -20,7 +20,7 @@ inline std::uint16_t round_to_even_f16(std::uint16_t h) {
 }
 
 inline std::uint16_t round_channel(float x, int channel) {
-    const std::uint16_t h = f16_from_f32(std::isfinite(x) ? x : 0.0f);
+    const std::uint16_t h = f32_to_f16(std::isfinite(x) ? x : 0.0f);
     return channel < kMarkedChannels ? round_to_even_f16(h) : h;
 }
 

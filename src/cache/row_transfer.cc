@@ -115,7 +115,7 @@ Status PackedCache::import_row(int stream, int cell, const std::byte* in) {
             mark = mark << 1 | (h & 1);
             h &= static_cast<std::uint16_t>(~1u);
         }
-        row[i] = f32_from_f16(h);
+        row[i] = f16_to_f32(h);
     }
     if (mark >> 48 != kExactRowTag) {
         return {ErrorCode::mismatch, "saved row: got plain f16 or foreign data, expected a row saved with a vecinfer cache"};

@@ -17,7 +17,7 @@ std::vector<double> row_for(const PackedCache& cache, int stream, int head, int 
     for (const ExactRow& e : exact) {
         if (e.cell == cell && exactness(e, token)) {
             for (int d = 0; d < dim; ++d) {
-                row[d] = f32_from_f16(e.row[head * dim + d]);
+                row[d] = f16_to_f32(e.row[head * dim + d]);
             }
             return row;
         }
@@ -62,7 +62,7 @@ Status attention_reference(const PackedCache& k, const PackedCache& v, int strea
                     if (m == kF16MinusInfinity) {
                         continue;
                     }
-                    bias = slope(p.alibi_max_bias, head, p.num_qo_heads) * f32_from_f16(m);
+                    bias = slope(p.alibi_max_bias, head, p.num_qo_heads) * f16_to_f32(m);
                 }
                 const std::vector<double> row = row_for(k, stream, head / group, cell, p.k_exact, exactness, token);
                 double s = 0;

@@ -1,0 +1,56 @@
+// Calibration: watches a model's keys, values and queries, then trains smooth factors and codebooks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "vecinfer/scheme.h"
+#include "vecinfer/sidecar.h"
+#include "vecinfer/status.h"
+
+namespace vecinfer {
+
+struct CalibratorOptions {
+    Scheme scheme;                 // resolved for calibrated use
+    int tokens_per_layer = 4096;   // token rows kept per layer and side, drawn evenly over all tokens seen
+    std::uint64_t seed = 0;        // same seed and same observations give the same result
+    int num_threads = 0;           // 0: all cores
+};
+
+/// Rows of one batch of one layer, f32 in the original space. Strides in floats.
+struct KvRows {
+    int layer = 0;
+    int num_kv_heads = 0;
+    int head_dim = 0;
+    std::int64_t num_tokens = 0;
+    const float* rows = nullptr;  // layout (num_tokens, num_kv_heads * head_dim)
+    std::int64_t row_stride = 0;
+};
+
+class Calibrator {
+public:
+    static Result<Calibrator> create(const CalibratorOptions& options);
+    Calibrator(Calibrator&&) noexcept;
+    Calibrator& operator=(Calibrator&&) noexcept;
+    ~Calibrator();
+
+    /// Non-finite rows and shapes that change between calls are errors. Not thread-safe.
+    Status observe_keys(const KvRows& rows);
+    Status observe_values(const KvRows& rows);
+
+    /// Tokens seen by the layer that saw most.
+    std::int64_t tokens() const noexcept;
+
+    /// Trains everything. `progress` gets the share done; returning false cancels. Layers come in order.
+    /// Smooth factors: lambda_i = sqrt(max |K_i|) over all tokens seen, per KV head (VecInfer, section "smooth").
+    Result<std::vector<LayerCalibration>> finish(const std::function<bool(double)>& progress = {});
+
+private:
+    struct State;
+    std::unique_ptr<State> state_;
+    Calibrator();
+};
+
+}  // namespace vecinfer

@@ -1,0 +1,243 @@
+#include "vecinfer/calibrate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "codec/f16.h"
+#include "vecinfer/codec.h"
+
+namespace vecinfer {
+
+namespace {
+
+// splitmix64: small, and the same everywhere.
+struct Random {
+    std::uint64_t state;
+
+    std::uint64_t next() {
+        std::uint64_t z = (state += 0x9e3779b97f4a7c15ull);
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+        return z ^ (z >> 31);
+    }
+};
+
+// One side of one layer: an even sample of its rows, and the largest magnitude of each channel over all of them.
+struct Reservoir {
+    int num_heads = 0;
+    int head_dim = 0;
+    std::int64_t seen = 0;
+    Random random{0};
+    std::vector<std::uint16_t> rows;  // f16, layout (kept, num_heads * head_dim)
+    std::vector<float> max_abs;       // layout (num_heads, head_dim)
+
+    int row_dim() const { return num_heads * head_dim; }
+    std::int64_t kept() const { return static_cast<std::int64_t>(rows.size()) / std::max(row_dim(), 1); }
+
+    void add(const float* row, std::int64_t capacity) {
+        for (int i = 0; i < row_dim(); ++i) {
+            max_abs[i] = std::max(max_abs[i], std::fabs(row[i]));
+        }
+        std::int64_t slot = seen++;
+        if (slot >= capacity) {
+            slot = static_cast<std::int64_t>(random.next() % static_cast<std::uint64_t>(seen));
+            if (slot >= capacity) {
+                return;
+            }
+        } else {
+            rows.resize(rows.size() + row_dim());
+        }
+        std::uint16_t* out = rows.data() + slot * row_dim();
+        for (int i = 0; i < row_dim(); ++i) {
+            out[i] = f32_to_f16(row[i]);
+        }
+    }
+};
+
+struct Layer {
+    Reservoir keys;
+    Reservoir values;
+};
+
+// Sub-vectors of one head in code space, as the codec will see them: transformed, and divided by their norm if the scheme stores norms.
+void append_samples(const Reservoir& reservoir, int head, const HeadTransform& transform, bool norm, std::vector<float>& samples) {
+    std::vector<float> x(reservoir.head_dim);
+    for (std::int64_t row = 0; row < reservoir.kept(); ++row) {
+        const std::uint16_t* in = reservoir.rows.data() + row * reservoir.row_dim() + head * reservoir.head_dim;
+        for (int i = 0; i < reservoir.head_dim; ++i) {
+            x[i] = f16_to_f32(in[i]);
+        }
+        transform.forward(x.data(), x.data());
+        if (norm) {
+            double sum = 0;
+            for (const float v : x) {
+                sum += static_cast<double>(v) * v;
+            }
+            const float scale = decode_norm(encode_norm(static_cast<float>(std::sqrt(sum / reservoir.head_dim))));
+            if (scale == 0) {
+                continue;
+            }
+            for (float& v : x) {
+                v /= scale;
+            }
+        }
+        samples.insert(samples.end(), x.begin(), x.end());
+    }
+}
+
+}  // namespace
+
+struct Calibrator::State {
+    CalibratorOptions options;
+    std::map<int, Layer> layers;
+
+    Status observe(const KvRows& r, bool keys);
+    Result<std::vector<Codebook>> train_side(const Reservoir& reservoir, const CodecSpec& spec, const std::vector<HeadTransform>& transforms,
+                                             const std::function<bool(double)>& progress) const;
+};
+
+Calibrator::Calibrator() = default;
+Calibrator::Calibrator(Calibrator&&) noexcept = default;
+Calibrator& Calibrator::operator=(Calibrator&&) noexcept = default;
+Calibrator::~Calibrator() = default;
+
+Result<Calibrator> Calibrator::create(const CalibratorOptions& options) {
+    if (options.scheme.is_f16()) {
+        return argument_error("scheme", "f16", "a scheme with codebooks");
+    }
+    if (options.tokens_per_layer < 1) {
+        return argument_error("tokens_per_layer", std::to_string(options.tokens_per_layer), "at least 1");
+    }
+    Result<Scheme> scheme = resolve(options.scheme, true);
+    if (!scheme.ok()) {
+        return scheme.status();
+    }
+    Calibrator calibrator;
+    calibrator.state_ = std::make_unique<State>();
+    calibrator.state_->options = options;
+    calibrator.state_->options.scheme = scheme.value();
+    return calibrator;
+}
+
+Status Calibrator::State::observe(const KvRows& r, bool keys) {
+    Layer& layer = layers[r.layer];
+    Reservoir& reservoir = keys ? layer.keys : layer.values;
+    if (reservoir.seen == 0) {
+        reservoir.num_heads = r.num_kv_heads;
+        reservoir.head_dim = r.head_dim;
+        reservoir.random.state = options.seed * 2 + (keys ? 0 : 1) + static_cast<std::uint64_t>(r.layer) * 0x10001;
+        reservoir.max_abs.assign(static_cast<std::size_t>(r.num_kv_heads) * r.head_dim, 0.0f);
+    }
+    if (reservoir.num_heads != r.num_kv_heads || reservoir.head_dim != r.head_dim || r.num_kv_heads < 1 || r.head_dim < 1) {
+        return argument_error(fmt::format("layer {}", r.layer), fmt::format("{} heads of {}", r.num_kv_heads, r.head_dim),
+                              fmt::format("{} heads of {} as before", reservoir.num_heads, reservoir.head_dim));
+    }
+    for (std::int64_t t = 0; t < r.num_tokens; ++t) {
+        const float* row = r.rows + t * r.row_stride;
+        for (int i = 0; i < reservoir.row_dim(); ++i) {
+            if (!std::isfinite(row[i])) {
+                return argument_error(fmt::format("layer {}", r.layer), fmt::format("{} in channel {}", row[i], i), "finite keys and values");
+            }
+        }
+        reservoir.add(row, options.tokens_per_layer);
+    }
+    return {};
+}
+
+Status Calibrator::observe_keys(const KvRows& rows) { return state_->observe(rows, true); }
+Status Calibrator::observe_values(const KvRows& rows) { return state_->observe(rows, false); }
+
+std::int64_t Calibrator::tokens() const noexcept {
+    std::int64_t most = 0;
+    for (const auto& [index, layer] : state_->layers) {
+        most = std::max({most, layer.keys.seen, layer.values.seen});
+    }
+    return most;
+}
+
+Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& reservoir, const CodecSpec& spec,
+                                                            const std::vector<HeadTransform>& transforms,
+                                                            const std::function<bool(double)>& progress) const {
+    const bool norm = options.scheme.norm == Norm::vector;
+    const int num_books = options.scheme.scope == Scope::head ? reservoir.num_heads : 1;
+    std::vector<Codebook> books;
+    for (int book = 0; book < num_books; ++book) {
+        std::vector<float> samples;
+        for (int head = 0; head < reservoir.num_heads; ++head) {
+            if (num_books == 1 || head == book) {
+                append_samples(reservoir, head, transforms[head], norm, samples);
+            }
+        }
+        if (samples.empty()) {
+            samples.assign(spec.sub_dim, 0.0f);  // a head that is always zero
+        }
+        KMeansOptions kmeans;
+        kmeans.seed = options.seed;
+        kmeans.num_threads = options.num_threads;
+        kmeans.progress = [&](double share) { return progress((book + share) / num_books); };
+        Result<Codebook> trained = train_codebook(samples, {}, spec.sub_dim, spec.code_bits, kmeans);
+        if (!trained.ok()) {
+            return trained.status();
+        }
+        books.push_back(std::move(trained).value());
+    }
+    return books;
+}
+
+Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<bool(double)>& progress) {
+    const Scheme& scheme = state_->options.scheme;
+    std::vector<LayerCalibration> result;
+    double done = 0;
+    const double total = 2.0 * static_cast<double>(state_->layers.size());
+    for (const auto& [index, layer] : state_->layers) {
+        if (layer.keys.seen == 0 || layer.values.seen == 0 || layer.keys.num_heads != layer.values.num_heads) {
+            return argument_error(fmt::format("layer {}", index), fmt::format("{} keys and {} values", layer.keys.seen, layer.values.seen),
+                                  "keys and values of the same heads");
+        }
+        LayerCalibration out;
+        out.shape = {index, layer.keys.num_heads, layer.keys.head_dim, layer.values.head_dim};
+        if (scheme.key_transform.smooth) {
+            for (const float m : layer.keys.max_abs) {
+                out.smooth_factors.push_back(std::max(std::sqrt(m), kMinSmoothFactor));
+            }
+        }
+        std::vector<HeadTransform> key_transforms;
+        std::vector<HeadTransform> value_transforms;
+        for (int head = 0; head < out.shape.num_kv_heads; ++head) {
+            std::span<const float> factors(out.smooth_factors);
+            if (!factors.empty()) {
+                factors = factors.subspan(static_cast<std::size_t>(head) * out.shape.head_dim_k, out.shape.head_dim_k);
+            }
+            Result<HeadTransform> k = HeadTransform::create(out.shape.head_dim_k, scheme.key_transform, factors);
+            Result<HeadTransform> v = HeadTransform::create(out.shape.head_dim_v, scheme.value_transform, {});
+            if (!k.ok() || !v.ok()) {
+                return k.ok() ? v.status() : k.status();
+            }
+            key_transforms.push_back(std::move(k).value());
+            value_transforms.push_back(std::move(v).value());
+        }
+        const auto report = [&](double share) { return !progress || progress((done + share) / total); };
+        Result<std::vector<Codebook>> keys = state_->train_side(layer.keys, scheme.key, key_transforms, report);
+        done += 1;
+        if (!keys.ok()) {
+            return keys.status();
+        }
+        Result<std::vector<Codebook>> values = state_->train_side(layer.values, scheme.value, value_transforms, report);
+        done += 1;
+        if (!values.ok()) {
+            return values.status();
+        }
+        out.key_codebooks = std::move(keys).value();
+        out.value_codebooks = std::move(values).value();
+        result.push_back(std::move(out));
+    }
+    if (result.empty()) {
+        return argument_error("observations", "none", "keys and values of at least one layer");
+    }
+    return result;
+}
+
+}  // namespace vecinfer
