@@ -414,17 +414,22 @@ Result<std::vector<std::byte>> File::tensor_bytes(std::string_view name) const {
     return bytes(data_offset_ + tensor->offset, tensor->elements * element);
 }
 
-Result<std::uint64_t> File::data_hash() const {
+Result<std::uint64_t> File::hash_without(std::string_view key) const {
+    const Value* own = find(key);
+    if (own == nullptr || own->type != ValueType::u64) {
+        return corrupt(fmt::format("{}: {}, expected a u64", key, own == nullptr ? "it is missing" : "it has another type"));
+    }
     constexpr std::uint64_t kChunkBytes = 1 << 16;
     std::vector<std::byte> chunk;
     Fnv hash;
-    for (std::uint64_t at = data_offset_; at < source_->size(); at += chunk.size()) {
+    for (std::uint64_t at = 0; at < source_->size(); at += chunk.size()) {
         chunk.resize(static_cast<std::size_t>(std::min(kChunkBytes, source_->size() - at)));
         if (Status s = source_->read(at, chunk); !s.ok()) {
             return s;
         }
-        for (const std::byte byte : chunk) {
-            hash.add_byte(static_cast<std::uint8_t>(byte));
+        for (std::size_t i = 0; i < chunk.size(); ++i) {
+            const bool inside = at + i >= own->offset && at + i < own->offset + sizeof(std::uint64_t);
+            hash.add_byte(inside ? 0 : static_cast<std::uint8_t>(chunk[i]));
         }
     }
     return hash.value();

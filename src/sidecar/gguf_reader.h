@@ -77,8 +77,9 @@ public:
     std::uint64_t data_size() const noexcept { return source_->size() - data_offset_; }
     /// The tensor's bytes; an error if its type is not plain or it does not lie inside the file.
     Result<std::vector<std::byte>> tensor_bytes(std::string_view name) const;
-    /// hash64 of the whole data section.
-    Result<std::uint64_t> data_hash() const;
+    /// hash64 of the whole file, with the eight bytes of the u64 `key` taken as zeros: the hash of a file that carries its own
+    /// hash.
+    Result<std::uint64_t> hash_without(std::string_view key) const;
 
 private:
     Result<std::vector<std::byte>> bytes(std::uint64_t offset, std::uint64_t count) const;

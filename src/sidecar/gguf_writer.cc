@@ -1,9 +1,11 @@
 #include "sidecar/gguf_writer.h"
 
 #include <bit>
+#include <cstring>
 #include <string_view>
 
 #include "sidecar/gguf_reader.h"
+#include "vecinfer/sidecar.h"
 
 namespace vecinfer::gguf {
 namespace {
@@ -95,16 +97,20 @@ void Writer::add_tensor(std::string_view name, std::span<const std::uint64_t> sh
     ++num_tensors_;
 }
 
-std::vector<std::byte> Writer::finish() const {
+std::vector<std::byte> Writer::finish(std::string_view hash_key) {
+    add_u64(hash_key, 0);
     std::vector<std::byte> out;
     put_bytes(out, std::as_bytes(std::span("GGUF", 4)));
     put(out, kVersion);
     put(out, num_tensors_);
     put(out, num_values_);
     put_bytes(out, values_);
+    const std::size_t hash_at = out.size() - sizeof(std::uint64_t);
     put_bytes(out, tensors_);
     pad(out, alignment_);
     put_bytes(out, data_);
+    const std::uint64_t hash = hash64(out);
+    std::memcpy(out.data() + hash_at, &hash, sizeof(hash));
     return out;
 }
 

@@ -24,9 +24,8 @@ public:
     void add_tensor(std::string_view name, std::span<const std::uint64_t> shape, std::uint32_t type,
                     std::span<const std::byte> bytes);
 
-    /// The data section as it will be in the file, padding included.
-    std::span<const std::byte> data() const noexcept { return data_; }
-    std::vector<std::byte> finish() const;
+    /// The file, with one more u64 value `hash_key`: hash64 of all its bytes, that value's own eight taken as zeros.
+    std::vector<std::byte> finish(std::string_view hash_key);
 
 private:
     std::uint32_t alignment_;

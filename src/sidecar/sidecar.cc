@@ -6,7 +6,7 @@
 //   vecinfer.model.*            architecture, name, rope (strings), layer_hashes (u64 array)
 //   vecinfer.calibration.*      text_hash (u64), tokens (i64), seed (u64), tool (string)
 //   vecinfer.layers.*           index, num_kv_heads, head_dim_k, head_dim_v: u32 arrays, one entry per layer
-//   vecinfer.data_hash          u64, hash64 of the data section: a flipped bit in a codebook would go unseen otherwise
+//   vecinfer.file_hash          u64, hash64 of the file with this value as zeros: a flipped bit would go unseen otherwise
 // and per layer the tensors (fastest dimension first)
 //   blk.<index>.k.smooth        F32 (head_dim_k, num_kv_heads), only if the scheme smooths
 //   blk.<index>.[kv].centroids  I8 (sub_dim, num_centroids, codebooks)
@@ -29,6 +29,7 @@ namespace vecinfer {
 namespace {
 
 constexpr std::string_view kArchitecture = "vecinfer";
+constexpr std::string_view kHashKey = "vecinfer.file_hash";
 constexpr std::uint32_t kAlignment = 32;
 
 Status corrupt(std::string message) {
@@ -206,18 +207,18 @@ Status read_layers(Reader& reader, Sidecar& out) {
     return {};
 }
 
-Status check_data(const gguf::File& file) {
-    const Result<std::uint64_t> expected = file.unsigned_integer("vecinfer.data_hash");
+Status check_hash(const gguf::File& file) {
+    const Result<std::uint64_t> expected = file.unsigned_integer(kHashKey);
     if (!expected.ok()) {
         return with_prefix("sidecar", expected.status());
     }
-    const Result<std::uint64_t> got = file.data_hash();
+    const Result<std::uint64_t> got = file.hash_without(kHashKey);
     if (!got.ok()) {
         return with_prefix("sidecar", got.status());
     }
     if (got.value() != expected.value()) {
         return corrupt(
-            fmt::format("data hash: got {:016x}, expected {:016x}; the file is damaged", got.value(), expected.value()));
+            fmt::format("file hash: got {:016x}, expected {:016x}; the file is damaged", got.value(), expected.value()));
     }
     return {};
 }
@@ -289,7 +290,7 @@ Result<Sidecar> parse_sidecar_source(std::shared_ptr<const gguf::ByteSource> sou
     if (Status s = check_sidecar(out); !s.ok()) {
         return Status(ErrorCode::corrupt_data, s.message());
     }
-    if (Status s = check_data(file.value()); !s.ok()) {
+    if (Status s = check_hash(file.value()); !s.ok()) {
         return s;
     }
     return out;
@@ -325,8 +326,7 @@ Result<std::vector<std::byte>> serialize_sidecar(const Sidecar& sidecar) {
         writer.add_u64("vecinfer.calibration.seed", sidecar.facts.seed);
         writer.add_string("vecinfer.calibration.tool", sidecar.facts.tool);
         add_layers(writer, sidecar.layers);
-        writer.add_u64("vecinfer.data_hash", hash64(writer.data()));
-        return writer.finish();
+        return writer.finish(kHashKey);
     });
 }
 
