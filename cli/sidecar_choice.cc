@@ -67,7 +67,7 @@ Result<SidecarChoice> with_sidecar(const Scheme& scheme, const fs::path& path) {
 Result<SidecarChoice> named_sidecar(const fs::path& model, const std::optional<Scheme>& scheme, const fs::path& path) {
     const Result<Sidecar> sidecar = load_sidecar(path);
     if (!sidecar.ok()) {
-        return Status(sidecar.status().code(), fmt::format("codebooks {}: {}", path.string(), sidecar.status().message()));
+        return Status(sidecar.status().code(), "codebooks: " + sidecar.status().message());
     }
     const Scheme wanted = scheme.value_or(sidecar->scheme);
     if (const Status fit = fits_scheme(sidecar.value(), path, wanted); !fit.ok()) {
@@ -76,7 +76,7 @@ Result<SidecarChoice> named_sidecar(const fs::path& model, const std::optional<S
     if (!model.empty()) {
         const Result<ModelInfo> info = read_model_info(model);
         if (!info.ok()) {
-            return Status(info.status().code(), fmt::format("model {}: {}", model.string(), info.status().message()));
+            return Status(info.status().code(), "model: " + info.status().message());
         }
         if (const Status fit = check_model(sidecar.value(), path, info.value(), model); !fit.ok()) {
             return fit;
@@ -133,7 +133,7 @@ Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme
     }
     const Result<ModelInfo> info = read_model_info(model);
     if (!info.ok()) {
-        return Status(info.status().code(), fmt::format("model {}: {}", model.string(), info.status().message()));
+        return Status(info.status().code(), "model: " + info.status().message());
     }
 
     Status broken;
@@ -141,8 +141,7 @@ Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme
     for (const fs::path& path : candidates) {
         const Result<Sidecar> sidecar = load_sidecar(path);
         Status fit = sidecar.ok() ? check_model(sidecar.value(), path, info.value(), model)
-                                  : Status(sidecar.status().code(),
-                                           fmt::format("codebooks {}: {}", path.string(), sidecar.status().message()));
+                                  : Status(sidecar.status().code(), "codebooks: " + sidecar.status().message());
         if (!fit.ok()) {
             if (broken.ok()) {
                 broken = fit;

@@ -57,16 +57,21 @@ Result<std::vector<std::string>> local_models(const Options& options, const Verb
     return models;
 }
 
-// Sets scheme and codebooks of the request.
-Status set_up_cache(const Options& options, const std::vector<std::string>& models, LaunchRequest& request) {
-    std::optional<Scheme> scheme;
-    if (!options.scheme.empty()) {
-        const Result<Scheme> parsed = parse_scheme(options.scheme);
-        if (!parsed.ok()) {
-            return parsed.status();
-        }
-        scheme = parsed.value();
+// The scheme asked for, nullopt if none was.
+Result<std::optional<Scheme>> asked_scheme(const Options& options) {
+    if (options.scheme.empty()) {
+        return std::optional<Scheme>();
     }
+    const Result<Scheme> parsed = parse_scheme(options.scheme);
+    if (!parsed.ok()) {
+        return parsed.status();
+    }
+    return std::optional(parsed.value());
+}
+
+// Sets scheme and codebooks of the request.
+Status set_up_cache(const Options& options, const std::optional<Scheme>& scheme, const std::vector<std::string>& models,
+                    LaunchRequest& request) {
     std::optional<std::string> codebooks;
     if (!options.codebooks.empty()) {
         codebooks = options.codebooks;
@@ -124,6 +129,10 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
         }
     }
 
+    const Result<std::optional<Scheme>> scheme_asked = asked_scheme(options);
+    if (!scheme_asked.ok()) {
+        return usage_error(verb.name, scheme_asked.status().message());
+    }
     const std::string_view tool = options.chat ? verb.chat_tool : verb.tool;
     LaunchRequest request{
         .model = options.model, .flash_attention = std::string(verb.flash_attention), .passthrough = call.passthrough};
@@ -145,7 +154,7 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
             return fail(plugin.status().message());
         }
         request.plugin = plugin.value();
-        if (const Status status = set_up_cache(options, models.value(), request); !status.ok()) {
+        if (const Status status = set_up_cache(options, scheme_asked.value(), models.value(), request); !status.ok()) {
             return report(verb.name, status);
         }
     }

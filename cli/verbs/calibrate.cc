@@ -87,7 +87,7 @@ Status check_files(const Options& options, const fs::path& out) {
     }
     const Result<ModelInfo> info = read_model_info(options.model);
     if (!info.ok()) {
-        return Status(info.status().code(), fmt::format("model {}: {}", options.model, info.status().message()));
+        return Status(info.status().code(), "model: " + info.status().message());
     }
     for (const std::string& text : options.texts) {
         if (const Status status = check_text(text); !status.ok()) {

@@ -37,6 +37,7 @@ struct Options {
 };
 
 struct Subject {
+    Scheme asked;   // as the user or the sidecar spells it
     Scheme scheme;  // resolved
     bool calibrated = false;
     std::optional<Sidecar> sidecar;
@@ -57,12 +58,15 @@ struct Cost {
 };
 
 std::vector<Cost> costs(const Subject& subject, const Footprint& print) {
-    const Cost own{to_string(subject.scheme),      print.code_bytes_per_token, print.total_bytes_per_token,
+    const Cost own{to_string(subject.asked),       print.code_bytes_per_token, print.total_bytes_per_token,
                    print.effective_bits_per_value, print.window_bytes,         print.codebook_bytes};
     const double f16 = print.f16_bytes_per_token;
     std::vector<Cost> all = {own};
     // Blocks of 32 values with one f16 scale: 34 and 18 bytes.
     for (const auto& [name, bits] : {std::pair{"f16", 16.0}, {"q8_0", 8.5}, {"q4_0", 4.5}}) {
+        if (name == all.front().name) {
+            continue;
+        }
         all.push_back({name, f16 * bits / 16, f16 * bits / 16, bits, 0, 0});
     }
     return all;
@@ -91,7 +95,7 @@ std::string codec_text(const CodecSpec& codec) {
     if (codec.kind == CodecKind::f16) {
         return "f16";
     }
-    return fmt::format("{} channels to a {}-bit code ({} bits per value), {} centroids", codec.sub_dim, codec.code_bits,
+    return fmt::format("one {}-bit code for {} channels ({} bits per value), {} centroids", codec.code_bits, codec.sub_dim,
                        static_cast<double>(codec.code_bits) / codec.sub_dim, 1 << codec.code_bits);
 }
 
@@ -109,8 +113,8 @@ Json codec_json(const CodecSpec& codec, const TransformSpec& transform) {
             {"transform", transform_word(transform)}};
 }
 
-Json scheme_json(const Scheme& scheme) {
-    Json json = {{"scheme", to_string(scheme)}, {"scheme_long", to_long_string(scheme)}, {"family", scheme.family}};
+Json scheme_json(const Scheme& asked, const Scheme& scheme) {
+    Json json = {{"scheme", to_string(asked)}, {"scheme_long", to_long_string(scheme)}, {"family", scheme.family}};
     if (scheme.is_f16()) {
         return json;
     }
@@ -177,7 +181,7 @@ void print_sidecar(const Sidecar& sidecar, const std::string& path) {
 
 void print_scheme(const Subject& subject) {
     const Scheme& scheme = subject.scheme;
-    fmt::print("scheme       {}\n", to_string(scheme));
+    fmt::print("scheme       {}\n", to_string(subject.asked));
     if (scheme.is_f16()) {
         return;
     }
@@ -207,14 +211,14 @@ void print_costs(const Subject& subject, const Footprint& print, const std::vect
 }
 
 Json subject_json(const Options& options, const Subject& subject, const Footprint& print, const std::vector<Cost>& all) {
-    Json json = scheme_json(subject.scheme);
+    Json json = scheme_json(subject.asked, subject.scheme);
     json["calibrated"] = subject.calibrated;
     json["context"] = subject.context;
     json["layers_from"] = subject.layers_from;
     json["num_layers"] = subject.layers.size();
     json["code_bits"] = print.code_bits_per_value;
     json.update(cost_json(all.front(), subject.context));
-    for (std::size_t i = 1; i < all.size(); ++i) {
+    for (std::size_t i = subject.scheme.is_f16() ? 0 : 1; i < all.size(); ++i) {
         json[all[i].name] = cost_json(all[i], subject.context);
     }
     if (subject.sidecar) {
@@ -235,6 +239,7 @@ Status set_scheme(const Options& options, Subject& subject) {
         if (!resolved.ok()) {
             return resolved.status();
         }
+        subject.asked = subject.sidecar->scheme;
         subject.scheme = resolved.value();
         subject.calibrated = true;
         return {};
@@ -251,6 +256,7 @@ Status set_scheme(const Options& options, Subject& subject) {
     if (!resolved.ok()) {
         return resolved.status();
     }
+    subject.asked = parsed.value();
     subject.scheme = resolved.value();
     return {};
 }
@@ -259,7 +265,7 @@ Status load_files(const Options& options, Subject& subject) {
     if (!options.sidecar.empty()) {
         Result<Sidecar> sidecar = load_sidecar(options.sidecar);
         if (!sidecar.ok()) {
-            return Status(sidecar.status().code(), fmt::format("sidecar {}: {}", options.sidecar, sidecar.status().message()));
+            return Status(sidecar.status().code(), "sidecar: " + sidecar.status().message());
         }
         subject.sidecar = std::move(sidecar).value();
     }
@@ -269,7 +275,7 @@ Status load_files(const Options& options, Subject& subject) {
         }
         Result<ModelInfo> info = read_model_info(options.model);
         if (!info.ok()) {
-            return Status(info.status().code(), fmt::format("model {}: {}", options.model, info.status().message()));
+            return Status(info.status().code(), "model: " + info.status().message());
         }
         subject.model = std::move(info).value();
     }
