@@ -45,7 +45,7 @@ Result<Codebook> train_codebook(std::span<const float> samples, std::span<const 
 /// tools/make_universal_codebooks with a fixed seed. Null for a pair that does not exist.
 const Codebook* universal_codebook(int sub_dim, int code_bits) noexcept;
 
-/// Order- and platform-independent 64-bit hash of a codebook's content.
+/// 64-bit hash of a codebook's content, the same on every platform.
 std::uint64_t hash(const Codebook& codebook) noexcept;
 
 }  // namespace vecinfer

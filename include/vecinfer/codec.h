@@ -41,7 +41,7 @@ public:
     std::uint64_t hash() const noexcept { return hash_; }
 
     /// One head: x is head_dim floats in the original space (transformed inside). The input is rounded to f16 first, so that a row
-    /// encoded from its own f16 copy gets the same codes; magnitudes above 65504 are clamped. codes: num_subspaces entries;
+    /// encoded from its own f16 copy gets the same codes; finite magnitudes above 65504 are clamped. codes: num_subspaces entries;
     /// norm_code: one byte, 0 without norms. Nearest centroid in exact f32 arithmetic (squared distance summed in channel
     /// order, no fused multiply-add), lowest index on ties, the same on every ISA. A vector with a non-finite entry encodes
     /// as if those entries were 0.
