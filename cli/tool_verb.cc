@@ -97,7 +97,6 @@ Status set_up_cache(const Options& options, const std::optional<Scheme>& scheme,
 int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
     Options options;
     CLI::App app{std::string(verb.summary), fmt::format("vecinfer {}", verb.name)};
-    app.get_formatter()->column_width(26);
     app.add_option("-m,--model", options.model, "GGUF model")->type_name("MODEL");
     CLI::Option* scheme = app.add_option(
         "-s,--scheme", options.scheme, fmt::format("how the cache is stored (default {}; f16: not compressed)", kDefaultScheme));
@@ -114,7 +113,7 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
     if (!verb.chat_tool.empty()) {
         app.add_flag("--chat", options.chat, fmt::format("chat in the terminal ({})", verb.chat_tool));
     }
-    app.footer(std::string(verb.examples));
+    set_up_help(app, "-m MODEL [OPTIONS] [-- TOOL ARGUMENTS]", verb.examples);
 
     int exit_code = kExitOk;
     if (parse_args(app, verb.name, call, verb.tool, exit_code) == Parsed::finished) {

@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <exception>
+#include <memory>
 #include <numeric>
 
 namespace vecinfer::cli {
@@ -21,6 +21,24 @@ std::string one_line(std::string_view text) {
     }
     return line;
 }
+
+// CLI11's own help spells out ranges and exclusions beside each option, which pushes everything out of line.
+class HelpFormatter : public CLI::Formatter {
+public:
+    explicit HelpFormatter(std::string_view usage) : usage_(usage) { column_width(26); }
+
+    std::string make_usage(const CLI::App* app, std::string) const override {
+        return fmt::format("\nUsage: {} {}\n", app->get_name(), usage_);
+    }
+
+    std::string make_option_opts(const CLI::Option* option) const override {
+        const std::string type = option->get_type_size() == 0 ? "" : option->get_type_name();
+        return type.empty() ? "" : " " + type.substr(0, type.find(':'));
+    }
+
+private:
+    std::string usage_;
+};
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
     std::vector<std::size_t> row(b.size() + 1);
@@ -51,6 +69,12 @@ int usage_error(std::string_view verb, std::string_view message) {
 
 void note(std::string_view message) {
     fmt::print(stderr, "vecinfer: {}\n", one_line(message));
+}
+
+void set_up_help(CLI::App& app, std::string_view usage, std::string_view examples) {
+    app.formatter(std::make_shared<HelpFormatter>(usage));
+    // The formatter puts an empty line before it.
+    app.footer(std::string(examples.substr(examples.find_first_not_of('\n'))));
 }
 
 Parsed parse_args(CLI::App& app, std::string_view verb, const VerbCall& call, std::string_view passthrough_tool, int& exit_code) {

@@ -47,6 +47,9 @@ int usage_error(std::string_view verb, std::string_view message);
 /// Prints "vecinfer: <message>" on one line of stderr.
 void note(std::string_view message);
 
+/// Lays out the help of a verb: `usage` follows the verb's name, `examples` ends the text.
+void set_up_help(CLI::App& app, std::string_view usage, std::string_view examples);
+
 enum class Parsed { proceed, finished };
 /// Parses call.args. `finished`: help was printed or an error reported, and `exit_code` says how to leave. Unless the verb takes
 /// arguments after "--" (`passthrough_tool` names who gets them), they are refused.

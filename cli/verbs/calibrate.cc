@@ -128,7 +128,6 @@ Launch build_calibration(const Options& options, const fs::path& out, const Sche
 }
 
 void add_options(CLI::App& app, Options& options) {
-    app.get_formatter()->column_width(26);
     app.add_option("-m,--model", options.model, "GGUF model")->required()->type_name("MODEL");
     app.add_option("-f,--file", options.texts, "text to calibrate on; may be given several times")
         ->required()
@@ -151,7 +150,7 @@ void add_options(CLI::App& app, Options& options) {
         ->type_name("DIR");
     app.add_flag("--json", options.json, "print what was calibrated as JSON");
     app.add_flag("--dry-run", options.dry_run, "check everything and print the command line instead of running it");
-    app.footer(std::string(kExamples));
+    set_up_help(app, "-m MODEL -f TEXT [OPTIONS]", kExamples);
 }
 
 }  // namespace

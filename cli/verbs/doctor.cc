@@ -98,11 +98,10 @@ int run_doctor(const VerbCall& call) {
     std::string tools_dir;
     bool json = false;
     CLI::App app{"Shows what is installed, and what is wrong with a remedy for each.", "vecinfer doctor"};
-    app.get_formatter()->column_width(26);
     app.add_option("--tools-dir", tools_dir, "folder of the llama.cpp tools (default: VECINFER_TOOLS, then PATH)")
         ->type_name("DIR");
     app.add_flag("--json", json, "print JSON");
-    app.footer(std::string(kExamples));
+    set_up_help(app, "[OPTIONS]", kExamples);
     int exit_code = kExitOk;
     if (parse_args(app, "doctor", call, "", exit_code) == Parsed::finished) {
         return exit_code;

@@ -309,7 +309,6 @@ void set_layers(const Options& options, Subject& subject) {
 int run_info(const VerbCall& call) {
     Options options;
     CLI::App app{"Explains a sidecar or a scheme, and what a cache of that kind takes.", "vecinfer info"};
-    app.get_formatter()->column_width(26);
     CLI::Option* sidecar = app.add_option("sidecar", options.sidecar, "file written by `vecinfer calibrate`")->type_name("FILE");
     app.add_option("-s,--scheme", options.scheme, fmt::format("scheme to explain (default {})", kDefaultScheme))
         ->type_name("SCHEME")
@@ -320,7 +319,7 @@ int run_info(const VerbCall& call) {
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{std::numeric_limits<std::int32_t>::max()}))
         ->type_name("N");
     app.add_flag("--json", options.json, "print JSON");
-    app.footer(std::string(kExamples));
+    set_up_help(app, "[FILE | --scheme SCHEME] [OPTIONS]", kExamples);
     int exit_code = kExitOk;
     if (parse_args(app, "info", call, "", exit_code) == Parsed::finished) {
         return exit_code;

@@ -1,0 +1,165 @@
+// `vecinfer calibrate`: everything that can go wrong is found before the hours of work start.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "cli/fixtures.h"
+
+namespace vecinfer::test {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class CalibrateTest : public CliTest {
+protected:
+    void SetUp() override {
+        CliTest::SetUp();
+        write_model("my model.gguf");
+        write("text.txt", "Some text.");
+        write("more.txt", "More text.");
+        write_tool("vecinfer-calibrate");
+    }
+
+    void expect_failure(const std::vector<std::string>& arguments, int exit_code, const std::string& message) const {
+        std::vector<std::string> argv = {"calibrate"};
+        argv.insert(argv.end(), arguments.begin(), arguments.end());
+        const CommandResult result = vecinfer(argv);
+        EXPECT_EQ(result.exit_code, exit_code) << message;
+        EXPECT_EQ(result.out, "") << message;
+        EXPECT_THAT(result.err, AllOf(StartsWith("vecinfer: error: "), HasSubstr(message)));
+        EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    }
+};
+
+TEST_F(CalibrateTest, HandsEverythingToTheHelper) {
+    const CommandResult result = vecinfer({"calibrate",
+                                           "-m",
+                                           "my model.gguf",
+                                           "-f",
+                                           "text.txt",
+                                           "-f",
+                                           "more.txt",
+                                           "-o",
+                                           "o.gguf",
+                                           "--scheme",
+                                           "vecinfer:k4v2,recent=64",
+                                           "--chunks",
+                                           "3",
+                                           "--ctx",
+                                           "128",
+                                           "--seed",
+                                           "18446744073709551615",
+                                           "-t",
+                                           "2",
+                                           "--json"},
+                                          {{"VECINFER_CODEBOOKS", "/stale"}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::string scheme = to_long_string(resolve(parse_scheme("vecinfer:k4v2,recent=64").value(), true).value());
+    EXPECT_THAT(
+        lines_after(result.out, "arg="),
+        ElementsAre("--model", "my model.gguf", "--text", "text.txt", "--text", "more.txt", "--out", "o.gguf", "--scheme", scheme,
+                    "--chunks", "3", "--ctx", "128", "--seed", "18446744073709551615", "--threads", "2", "--json"));
+    EXPECT_THAT(lines_after(result.out, "path="), ElementsAre(path("plugin.so").string()));
+    EXPECT_THAT(lines_after(result.out, "codebooks="), ElementsAre("unset"));
+}
+
+TEST_F(CalibrateTest, DefaultsAreThePapersAmountOfTextAndAFileBesideTheModel) {
+    const CommandResult result = vecinfer({"calibrate", "-m", path("my model.gguf").string(), "-f", "text.txt"});
+    EXPECT_THAT(result.out, AllOf(HasSubstr("arg=--out\narg=" + path("my model.vecinfer.gguf").string() + "\n"),
+                                  HasSubstr("arg=--chunks\narg=256\narg=--ctx\narg=512\narg=--seed\narg=0\narg=--threads\n")));
+}
+
+TEST_F(CalibrateTest, ExitCodeComesBack) {
+    write_tool("vecinfer-calibrate", 9);
+    EXPECT_EQ(vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt"}).exit_code, 9);
+}
+
+TEST_F(CalibrateTest, DryRunChecksButStartsNothing) {
+    const CommandResult result = vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt", "--dry-run"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, AllOf(StartsWith("env GGML_BACKEND_PATH="), HasSubstr("--model 'my model.gguf' --text text.txt")));
+    expect_failure({"-m", "my model.gguf", "-f", "gone.txt", "--dry-run"}, 1, "gone.txt does not exist");
+}
+
+TEST_F(CalibrateTest, BadFilesAreNamed) {
+    write("empty.txt", "");
+    write("not.gguf", "hello hello");
+    expect_failure({"-m", "gone.gguf", "-f", "text.txt"}, 1, "gone.gguf does not exist");
+    expect_failure({"-m", "not.gguf", "-f", "text.txt"}, 1, "not.gguf is not a GGUF file");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-f", "empty.txt"}, 1, "empty.txt is empty");
+    expect_failure({"-m", "my model.gguf", "-f", "tools"}, 1, "tools is not a file");
+}
+
+TEST_F(CalibrateTest, AModelWithoutLayersIsRefusedHere) {
+    write("broken.gguf", "GGUF");
+    expect_failure({"-m", "broken.gguf", "-f", "text.txt"}, 1, "broken.gguf");
+    write_sidecar("sidecar.gguf", "vecinfer:k2v2", "my model.gguf");
+    expect_failure({"-m", "sidecar.gguf", "-f", "text.txt"}, 1, "sidecar");
+}
+
+TEST_F(CalibrateTest, AnOutputThatCannotBeWrittenIsFoundAtOnce) {
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "gone/o.gguf"}, 1, "folder gone does not exist");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "text.txt/o.gguf"}, 1, "folder text.txt does not exist");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "tools"}, 1, "tools is a folder");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "my model.gguf"}, 1, "is the model itself");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "text.txt"}, 1, "also given as text");
+}
+
+TEST_F(CalibrateTest, AReadOnlyFolderIsFoundAtOnce) {
+    if (geteuid() == 0) {
+        GTEST_SKIP() << "the superuser may write anywhere";
+    }
+    std::filesystem::create_directory(path("locked"));
+    std::filesystem::permissions(path("locked"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "locked/o.gguf"}, 1, "cannot write in folder locked");
+}
+
+TEST_F(CalibrateTest, NothingIsLeftBehindByTheChecks) {
+    EXPECT_EQ(vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt"}).exit_code, 0);
+    for (const auto& entry : std::filesystem::directory_iterator(path("."))) {
+        EXPECT_EQ(entry.path().filename().string().find("trial"), std::string::npos) << entry.path();
+    }
+}
+
+TEST_F(CalibrateTest, WrongCommandLines) {
+    expect_failure({"-f", "text.txt"}, 2, "--model is required");
+    expect_failure({"-m", "my model.gguf"}, 2, "--file is required");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "more.txt"}, 2, "unexpected argument 'more.txt'");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "--scheme", "vecinfer:k7v2"}, 2, "7");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "--scheme", "f16"}, 2, "got f16");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "--chunks", "0"}, 2, "--chunks");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "--ctx", "many"}, 2, "--ctx");
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "--seed", "-1"}, 2, "--seed");
+}
+
+TEST_F(CalibrateTest, AMissingHelperSaysWhatItComesWith) {
+    std::filesystem::remove(path("tools/vecinfer-calibrate"));
+    std::filesystem::create_directory(path("bin"));
+    std::filesystem::copy_file(VECINFER_COMMAND, path("bin/vecinfer"));
+    const std::map<std::string, std::string> environment = {{"VECINFER_PLUGIN", path("plugin.so").string()}};
+    const std::vector<std::string> argv = {path("bin/vecinfer").string(), "calibrate", "-m", "my model.gguf", "-f", "text.txt"};
+    const CommandResult missing = run(argv, environment);
+    EXPECT_EQ(missing.exit_code, 1);
+    EXPECT_THAT(missing.err, AllOf(HasSubstr("vecinfer-calibrate"), HasSubstr("VECINFER_LLAMA_CPP")));
+
+    write_tool("helper");
+    std::filesystem::create_directories(path("libexec/vecinfer"));
+    std::filesystem::rename(path("tools/helper"), path("libexec/vecinfer/vecinfer-calibrate"));
+    EXPECT_EQ(run(argv, environment).exit_code, 0);
+}
+
+TEST_F(CalibrateTest, ThePluginOfTheInstallTreeIsFound) {
+    std::filesystem::create_directory(path("bin"));
+    std::filesystem::copy_file(VECINFER_COMMAND, path("bin/vecinfer"));
+    std::filesystem::create_directories(path("lib/some-arch"));
+    const std::vector<std::string> argv = {path("bin/vecinfer").string(), "calibrate", "-m", "my model.gguf", "-f", "text.txt"};
+    const std::map<std::string, std::string> environment = {{"VECINFER_TOOLS", path("tools").string()}};
+    EXPECT_EQ(run(argv, environment).exit_code, 1);
+    std::filesystem::copy_file(path("plugin.so"), path("lib/some-arch/libggml-vecinfer.so"));
+    EXPECT_THAT(run(argv, environment).out, HasSubstr("path=" + path("lib/some-arch/libggml-vecinfer.so").string()));
+}
+
+}  // namespace
+}  // namespace vecinfer::test

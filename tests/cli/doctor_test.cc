@@ -1,0 +1,135 @@
+// `vecinfer doctor`: every fault is named with a remedy, and only faults change the exit status.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/fixtures.h"
+
+namespace vecinfer::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class DoctorTest : public CliTest {
+protected:
+    void SetUp() override {
+        CliTest::SetUp();
+        for (const char* name :
+             {"llama-completion", "llama-cli", "llama-server", "llama-perplexity", "llama-bench", "vecinfer-calibrate"}) {
+            write_tool(name);
+        }
+        write_bench("echo '  VecInfer: compressed cache'");
+    }
+
+    void write_bench(const std::string& list_devices) const {
+        write("tools/llama-bench",
+              "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'version: 1.2.3 (fake)'; exit 0; fi\n" + list_devices + "\n");
+    }
+
+    json doctor(int exit_code, const std::map<std::string, std::string>& environment = {}) const {
+        const CommandResult result = vecinfer({"doctor", "--json"}, environment);
+        EXPECT_EQ(result.exit_code, exit_code) << result.out;
+        return json::parse(result.out, nullptr, false);
+    }
+
+    /// The problem whose text contains `what`.
+    static json problem(const json& report, const std::string& what) {
+        for (const json& entry : report["problems"]) {
+            if (entry["what"].get<std::string>().find(what) != std::string::npos) {
+                return entry;
+            }
+        }
+        ADD_FAILURE() << "no problem with '" << what << "' in " << report.dump(2);
+        return {};
+    }
+};
+
+TEST_F(DoctorTest, AHealthySetUpHasNoProblems) {
+    const json report = doctor(0);
+    EXPECT_EQ(report["ok"], true);
+    EXPECT_TRUE(report["problems"].empty()) << report["problems"];
+    EXPECT_EQ(report["plugin"]["path"], path("plugin.so").string());
+    EXPECT_EQ(report["plugin"]["built_for"], "0.9.9 (abc1234)");
+    EXPECT_EQ(report["plugin"]["loads"], true);
+    ASSERT_EQ(report["tools"].size(), 5);
+    EXPECT_EQ(report["tools"][0]["version"], "1.2.3 (fake)");
+    EXPECT_EQ(report["isa"]["available"][0], "scalar");
+    EXPECT_THAT(vecinfer({"doctor"}).out, HasSubstr("everything is in place"));
+}
+
+TEST_F(DoctorTest, MissingToolsAreAWarningUntilNoneIsLeft) {
+    std::filesystem::remove(path("tools/llama-server"));
+    const json some = doctor(0);
+    EXPECT_EQ(problem(some, "llama-server")["severity"], "warning");
+    std::filesystem::remove_all(path("tools"));
+    const json none = doctor(1);
+    EXPECT_EQ(problem(none, "no llama.cpp tool")["severity"], "error");
+    EXPECT_EQ(problem(none, "VECINFER_TOOLS=")["severity"], "error");
+}
+
+TEST_F(DoctorTest, AToolThatDoesNotRunIsBroken) {
+    write("tools/llama-cli", "#!/bin/sh\necho 'cannot open shared object file' >&2\nexit 127\n");
+    const json broken = problem(doctor(1), "llama-cli does not run");
+    EXPECT_EQ(broken["severity"], "error");
+    EXPECT_FALSE(broken["remedy"].get<std::string>().empty());
+}
+
+TEST_F(DoctorTest, APluginThatDoesNotLoadIsBrokenAndItsReasonIsShown) {
+    write_bench("echo 'load_backend: failed to load plugin.so: wrong version' >&2; echo 'Available devices:'");
+    const json report = doctor(1);
+    EXPECT_EQ(report["plugin"]["loads"], false);
+    EXPECT_THAT(problem(report, "does not load")["what"].get<std::string>(), HasSubstr("wrong version"));
+    EXPECT_THAT(problem(report, "does not load")["remedy"].get<std::string>(), HasSubstr("VECINFER_LLAMA_CPP"));
+}
+
+TEST_F(DoctorTest, AFileThatIsNoPluginIsBroken) {
+    write("plugin.so", "something else");
+    EXPECT_EQ(problem(doctor(1), "does not say which llama.cpp")["severity"], "error");
+    EXPECT_EQ(problem(doctor(1, {{"VECINFER_PLUGIN", "/nowhere/p.so"}}), "/nowhere/p.so")["severity"], "error");
+}
+
+TEST_F(DoctorTest, WrongVariablesAreBroken) {
+    const json report = doctor(1, {{"VECINFER_SCHEME", "vecinfer:k9v9"},
+                                   {"VECINFER_CODEBOOKS", "/nowhere/c.gguf"},
+                                   {"VECINFER_ISA", "sse1"},
+                                   {"VECINFER_QUIET", "yes"},
+                                   {"VECINFER_SCEHME", "f16"},
+                                   {"VECINFER_OWN_NOTES", "anything"}});
+    for (const char* name : {"VECINFER_SCHEME=", "VECINFER_CODEBOOKS=", "VECINFER_ISA=", "VECINFER_QUIET="}) {
+        EXPECT_EQ(problem(report, name)["severity"], "error") << name;
+    }
+    EXPECT_EQ(problem(report, "VECINFER_SCEHME")["severity"], "warning");
+    EXPECT_THAT(problem(report, "VECINFER_SCEHME")["what"].get<std::string>(), HasSubstr("VECINFER_SCHEME"));
+    EXPECT_EQ(report["problems"].size(), 5) << report["problems"];
+    EXPECT_TRUE(report["isa"]["selected"].is_null());
+}
+
+TEST_F(DoctorTest, RightVariablesAreNot) {
+    write_model("m.gguf");
+    write_sidecar("c.gguf", "vecinfer:k2v2", "m.gguf");
+    const json report = doctor(0, {{"VECINFER_SCHEME", "vecinfer:k2v2"},
+                                   {"VECINFER_CODEBOOKS", path("c.gguf").string()},
+                                   {"VECINFER_ISA", "scalar"},
+                                   {"VECINFER_QUIET", "1"}});
+    EXPECT_TRUE(report["problems"].empty()) << report["problems"];
+    EXPECT_EQ(report["isa"]["selected"], "scalar");
+}
+
+TEST_F(DoctorTest, AMissingHelperIsAWarning) {
+    // A copy outside the build tree, where the real helper may exist.
+    std::filesystem::create_directory(path("bin"));
+    std::filesystem::copy_file(VECINFER_COMMAND, path("bin/vecinfer"));
+    std::filesystem::remove(path("tools/vecinfer-calibrate"));
+    const CommandResult result =
+        run({path("bin/vecinfer").string(), "doctor", "--json"},
+            {{"VECINFER_TOOLS", path("tools").string()}, {"VECINFER_PLUGIN", path("plugin.so").string()}});
+    EXPECT_EQ(result.exit_code, 0) << result.out;
+    const json report = json::parse(result.out, nullptr, false);
+    EXPECT_TRUE(report["calibrate_helper"].is_null());
+    EXPECT_EQ(problem(report, "vecinfer-calibrate")["severity"], "warning");
+}
+
+}  // namespace
+}  // namespace vecinfer::test

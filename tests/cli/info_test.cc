@@ -1,0 +1,124 @@
+// `vecinfer info`: the numbers are checked against sums done by hand.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/fixtures.h"
+
+namespace vecinfer::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class InfoTest : public CliTest {
+protected:
+    json info(std::vector<std::string> arguments) const {
+        arguments.insert(arguments.begin(), "info");
+        arguments.push_back("--json");
+        const CommandResult result = vecinfer(arguments);
+        EXPECT_EQ(result.exit_code, 0) << result.err;
+        return json::parse(result.out, nullptr, false);
+    }
+};
+
+TEST_F(InfoTest, BytesOfASchemeForHeadDim128) {
+    const json data = info({"--scheme", "vecinfer:k4v2", "--ctx", "1000"});
+    // 8 heads of 128: keys 4 bits, values 2 bits, one norm byte per head and side.
+    EXPECT_EQ(data["kv_bytes_per_token"], 8 * (128 * 4 / 8 + 128 * 2 / 8 + 2));
+    EXPECT_EQ(data["code_bits"], 3.0);
+    EXPECT_EQ(data["calibrated"], false);
+    EXPECT_EQ(data["key"]["sub_dim"], 2);
+    EXPECT_EQ(data["value"]["sub_dim"], 4);
+    EXPECT_EQ(data["f16"]["kv_bytes_per_token"], 2 * 8 * 128 * 2);
+    EXPECT_EQ(data["f16"]["effective_bits"], 16.0);
+    // Blocks of 32 values: 34 bytes and 18 bytes.
+    EXPECT_EQ(data["q8_0"]["kv_bytes_per_token"], 2 * 8 * 128 / 32 * 34);
+    EXPECT_EQ(data["q4_0"]["kv_bytes_per_token"], 2 * 8 * 128 / 32 * 18);
+}
+
+TEST_F(InfoTest, TheTotalCountsWindowAndCodebooks) {
+    const json data = info({"--scheme", "vecinfer:k2v2", "--ctx", "4096"});
+    const double total = data["kv_bytes_per_token_total"];
+    const double fixed = data["window_bytes"].get<double>() + data["codebook_bytes"].get<double>();
+    EXPECT_NEAR(total, data["kv_bytes_per_token"].get<double>() + fixed / 4096, 2.0);
+    EXPECT_NEAR(data["effective_bits"].get<double>(), total * 8 / (2 * 8 * 128), 1e-9);
+    EXPECT_NEAR(data["cache_bytes"].get<double>(), total * 4096, 1e-3);
+    EXPECT_GT(data["window_bytes"], 128 * 2 * 8 * 128 * 2) << "at least the latest 128 keys and values in f16";
+    EXPECT_LT(info({"--scheme", "vecinfer:k2v2", "--ctx", "65536"})["kv_bytes_per_token_total"], total);
+}
+
+TEST_F(InfoTest, LayersAndContextComeFromTheModel) {
+    write_model("m.gguf", {.num_layers = 3, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16});
+    const json data = info({"-m", "m.gguf"});
+    EXPECT_EQ(data["scheme"], "vecinfer:k2v2");
+    EXPECT_EQ(data["context"], 2048);
+    EXPECT_EQ(data["num_layers"], 3);
+    EXPECT_EQ(data["kv_bytes_per_token"], 3 * 2 * 2 * (16 * 2 / 8 + 1));
+    EXPECT_EQ(data["model"]["name"], "Tiny");
+    EXPECT_EQ(info({"-m", "m.gguf", "--scheme", "f16", "--ctx", "10"})["kv_bytes_per_token"], 3 * 2 * 2 * 16 * 2);
+}
+
+TEST_F(InfoTest, ExplainsASidecar) {
+    write_model("m.gguf");
+    write_sidecar("c.gguf", "vecinfer:k2v2", "m.gguf");
+    const json data = info({"c.gguf", "--ctx", "512"});
+    EXPECT_EQ(data["calibrated"], true);
+    EXPECT_EQ(data["sidecar"]["model"]["architecture"], "llama");
+    EXPECT_EQ(data["sidecar"]["calibration"]["tokens"], 4096);
+    EXPECT_EQ(data["sidecar"]["calibration"]["seed"], 7);
+    EXPECT_EQ(data["sidecar"]["calibration"]["text_hash"], "0000000000001234");
+    ASSERT_EQ(data["sidecar"]["layers"].size(), 2);
+    EXPECT_EQ(data["sidecar"]["layers"][1]["num_kv_heads"], 2);
+    EXPECT_EQ(data["sidecar"]["layers"][1]["head_dim_k"], 16);
+    // At least the centroids of keys and values, 256 of 4 bytes, per layer (and per head, if the scope is head).
+    const int books = data["scope"] == "head" ? 2 : 1;
+    EXPECT_GE(data["codebook_bytes"], 2 * 2 * books * 256 * 4);
+    const CommandResult text = vecinfer({"info", "c.gguf"});
+    EXPECT_EQ(text.exit_code, 0);
+    EXPECT_THAT(text.out,
+                AllOf(HasSubstr("4096 tokens"), HasSubstr("'Tiny'"), HasSubstr("q4_0"), HasSubstr("vecinfer:k=d4b8,v=d4b8")));
+}
+
+TEST_F(InfoTest, AHostileModelNameDoesNotBreakJson) {
+    write_model("m.gguf", {.name = "Ti\xff\"ny"});
+    const json data = info({"-m", "m.gguf"});
+    EXPECT_FALSE(data.is_discarded());
+    EXPECT_THAT(data["model"]["name"].get<std::string>(), HasSubstr("\"ny"));
+}
+
+TEST_F(InfoTest, ASchemeThatNeedsCalibrationIsCountedCalibrated) {
+    const json data = info({"--scheme", "vecinfer:k2v2,kt=smooth+hadamard", "--ctx", "1000"});
+    EXPECT_EQ(data["calibrated"], true);
+    EXPECT_EQ(data["key"]["transform"], "smooth+hadamard");
+}
+
+TEST_F(InfoTest, Errors) {
+    write_model("m.gguf");
+    write_model("other.gguf", {.name = "Other", .weight = 5.0F});
+    write_sidecar("c.gguf", "vecinfer:k2v2", "other.gguf");
+    write("bad.gguf", "GGUFgarbage");
+    const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
+        {{"info"}, 2, "nothing to explain"},
+        {{"info", "--scheme", "vecinfer:k2"}, 2, "k2"},
+        {{"info", "c.gguf", "--scheme", "f16"}, 2, "excludes"},
+        {{"info", "--scheme", "f16", "--ctx", "0"}, 2, "--ctx"},
+        {{"info", "gone.gguf"}, 1, "gone.gguf"},
+        {{"info", "bad.gguf"}, 1, "bad.gguf"},
+        {{"info", "m.gguf"}, 1, "m.gguf"},
+        {{"info", "-m", "bad.gguf"}, 1, "bad.gguf"},
+        {{"info", "-m", "c.gguf"}, 1, "sidecar"},
+        {{"info", "c.gguf", "-m", "m.gguf"}, 1, "another model"},
+    };
+    for (const auto& [arguments, exit_code, message] : cases) {
+        const CommandResult result = vecinfer(arguments);
+        EXPECT_EQ(result.exit_code, exit_code) << message;
+        EXPECT_EQ(result.out, "") << message;
+        EXPECT_THAT(result.err, AllOf(testing::StartsWith("vecinfer: error: "), HasSubstr(message)));
+        EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    }
+}
+
+}  // namespace
+}  // namespace vecinfer::test

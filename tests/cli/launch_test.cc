@@ -1,0 +1,108 @@
+// Command lines and environments of the launchers, as pure functions.
+#include "launch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "verb.h"
+
+namespace vecinfer::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Pair;
+using Words = std::vector<std::string>;
+
+LaunchRequest request(Words passthrough) {
+    return {.program = "/t/llama-server",
+            .model = "m.gguf",
+            .scheme = "vecinfer:k4v2",
+            .plugin = "/p/libggml-vecinfer.so",
+            .passthrough = std::move(passthrough)};
+}
+
+TEST(BuildLaunch, AddsModelDeviceAndFlashAttentionBeforeTheUsersArguments) {
+    const Launch launch = build_launch(request({"-p", "a b", "--", "-x"}));
+    EXPECT_EQ(launch.program, "/t/llama-server");
+    EXPECT_THAT(launch.argv,
+                ElementsAre("/t/llama-server", "-m", "m.gguf", "-dev", "VecInfer", "-fa", "on", "-p", "a b", "--", "-x"));
+}
+
+TEST(BuildLaunch, SetsTheWholeEnvironment) {
+    LaunchRequest with_codebooks = request({});
+    with_codebooks.codebooks = "/c/m.vecinfer.gguf";
+    EXPECT_THAT(build_launch(with_codebooks).environment,
+                ElementsAre(Pair("GGML_BACKEND_PATH", "/p/libggml-vecinfer.so"), Pair("VECINFER_SCHEME", "vecinfer:k4v2"),
+                            Pair("VECINFER_CODEBOOKS", "/c/m.vecinfer.gguf")));
+    EXPECT_THAT(build_launch(request({})).environment.back(), Pair("VECINFER_CODEBOOKS", "none"));
+}
+
+TEST(BuildLaunch, WithoutPluginUnsetsTheEnvironmentAndNamesNoDevice) {
+    LaunchRequest plain = request({});
+    plain.plugin.reset();
+    const Launch launch = build_launch(plain);
+    EXPECT_THAT(launch.argv, ElementsAre("/t/llama-server", "-m", "m.gguf", "-fa", "on"));
+    EXPECT_THAT(launch.environment, ElementsAre(Pair("GGML_BACKEND_PATH", std::nullopt), Pair("VECINFER_SCHEME", std::nullopt),
+                                                Pair("VECINFER_CODEBOOKS", std::nullopt)));
+}
+
+TEST(BuildLaunch, WhatTheUserGaveIsNotAddedAgain) {
+    EXPECT_THAT(build_launch(request({"-dev", "CUDA0", "-fa", "off"})).argv,
+                ElementsAre("/t/llama-server", "-m", "m.gguf", "-dev", "CUDA0", "-fa", "off"));
+    EXPECT_THAT(build_launch(request({"--device", "VecInfer", "--flash_attn", "on"})).argv,
+                ElementsAre("/t/llama-server", "-m", "m.gguf", "--device", "VecInfer", "--flash_attn", "on"));
+}
+
+TEST(BuildLaunch, APromptThatLooksLikeAnOptionIsNone) {
+    EXPECT_THAT(build_launch(request({"-p", "-dev", "-sys", "-fa"})).argv,
+                ElementsAre("/t/llama-server", "-m", "m.gguf", "-dev", "VecInfer", "-fa", "on", "-p", "-dev", "-sys", "-fa"));
+}
+
+TEST(BuildLaunch, DefaultsOfTheVerbComeBeforeTheUsersArguments) {
+    LaunchRequest bench = request({"-n", "1"});
+    bench.flash_attention = "1";
+    bench.defaults = {"-no-cnv"};
+    EXPECT_THAT(build_launch(bench).argv,
+                ElementsAre("/t/llama-server", "-m", "m.gguf", "-dev", "VecInfer", "-fa", "1", "-no-cnv", "-n", "1"));
+}
+
+TEST(PassthroughModels, SplitsAtCommasOnlyForBench) {
+    const Words arguments = {"-m", "a.gguf,b.gguf", "--model", "c.gguf"};
+    EXPECT_THAT(passthrough_models(arguments, true), ElementsAre("a.gguf", "b.gguf", "c.gguf"));
+    EXPECT_THAT(passthrough_models(arguments, false), ElementsAre("a.gguf,b.gguf", "c.gguf"));
+    EXPECT_THAT(passthrough_models(Words{"-p", "-m", "x"}, true), IsEmpty());
+}
+
+TEST(PassthroughWarnings, NameWhatKeepsTheCacheUncompressed) {
+    EXPECT_THAT(passthrough_warnings(request({"-dev", "CUDA0"})), ElementsAre(HasSubstr("-dev CUDA0")));
+    EXPECT_THAT(passthrough_warnings(request({"-fa", "off"})), ElementsAre(HasSubstr("-fa off")));
+    EXPECT_THAT(passthrough_warnings(request({"-ngl", "0"})), ElementsAre(HasSubstr("-ngl 0")));
+    EXPECT_THAT(passthrough_warnings(request({"-nkvo"})), ElementsAre(HasSubstr("-nkvo")));
+    EXPECT_THAT(passthrough_warnings(request({"-nkvo", "1"})), ElementsAre(HasSubstr("-nkvo")));
+}
+
+TEST(PassthroughWarnings, AreSilentWhenAllIsWell) {
+    EXPECT_THAT(passthrough_warnings(request({"-dev", "CUDA0,VecInfer", "-fa", "on", "-ngl", "99", "-nkvo", "0"})), IsEmpty());
+    LaunchRequest plain = request({"-dev", "CUDA0", "-fa", "off"});
+    plain.plugin.reset();
+    EXPECT_THAT(passthrough_warnings(plain), IsEmpty());
+}
+
+TEST(ShellLine, QuotesEveryWordThatNeedsIt) {
+    Launch launch{.program = "/t/x", .argv = {"/t/x", "it's", "", "a b", "$HOME", "plain-1.5,x=y"}};
+    launch.environment = {{"VECINFER_SCHEME", "a b"}};
+    EXPECT_EQ(shell_line(launch), R"(env VECINFER_SCHEME='a b' /t/x 'it'\''s' '' 'a b' '$HOME' plain-1.5,x=y)");
+}
+
+TEST(Nearest, FindsTypingMistakesOnly) {
+    constexpr std::array<std::string_view, 3> kWords = {"serve", "bench", "calibrate"};
+    EXPECT_EQ(nearest("srve", kWords), "serve");
+    EXPECT_EQ(nearest("benhc", kWords), "bench");
+    EXPECT_EQ(nearest("calib", kWords), "calibrate");
+    EXPECT_EQ(nearest("teapot", kWords), "");
+}
+
+}  // namespace
+}  // namespace vecinfer::cli
