@@ -8,10 +8,11 @@
 #include <span>
 
 #include "vecinfer/cache.h"
+#include "vecinfer/export.h"
 #include "vecinfer/scheme.h"
 #include "vecinfer/status.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 /// One call's inputs and outputs. Strides are in elements. Queries and outputs are in the original space; transforms are applied inside.
 struct AttentionParams {

@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "vecinfer/codec.h"
+#include "vecinfer/export.h"
 #include "vecinfer/scheme.h"
 #include "vecinfer/status.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 /// Cells per code block: the codes of kBlockCells cells lie together, subspace by subspace.
 inline constexpr int kBlockCells = 64;

@@ -6,11 +6,12 @@
 #include <memory>
 #include <vector>
 
+#include "vecinfer/export.h"
 #include "vecinfer/scheme.h"
 #include "vecinfer/sidecar.h"
 #include "vecinfer/status.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 struct CalibratorOptions {
     Scheme scheme;                 // resolved for calibrated use

@@ -6,10 +6,11 @@
 #include <span>
 #include <vector>
 
+#include "vecinfer/export.h"
 #include "vecinfer/scheme.h"
 #include "vecinfer/status.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 struct Codebook {
     int sub_dim = 0;

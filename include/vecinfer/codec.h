@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "vecinfer/codebook.h"
+#include "vecinfer/export.h"
 #include "vecinfer/scheme.h"
 #include "vecinfer/status.h"
 #include "vecinfer/transform.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 /// Per-vector norm as one byte: 0 means an all-zero vector, u >= 1 means 2^((u - 128) / 8). Steps of 9%, range 2^-15.9 to 2^15.9.
 std::uint8_t encode_norm(float rms) noexcept;

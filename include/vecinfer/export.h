@@ -1,5 +1,5 @@
 // Visibility of the shared library. The library is compiled with hidden symbols; what a public header declares inside
-// `namespace VECINFER_API vecinfer` is exported, everything else is not.
+// `namespace vecinfer VECINFER_API` is exported, everything else is not.
 #ifndef VECINFER_EXPORT_H
 #define VECINFER_EXPORT_H
 

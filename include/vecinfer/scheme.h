@@ -14,9 +14,10 @@
 #include <string_view>
 #include <vector>
 
+#include "vecinfer/export.h"
 #include "vecinfer/status.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 enum class CodecKind { f16, vq };  // f16 is sub_dim 1, code_bits 16
 

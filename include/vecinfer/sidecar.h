@@ -10,10 +10,11 @@
 
 #include "vecinfer/codebook.h"
 #include "vecinfer/codec.h"
+#include "vecinfer/export.h"
 #include "vecinfer/scheme.h"
 #include "vecinfer/status.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 inline constexpr std::uint32_t kSidecarVersion = 1;
 

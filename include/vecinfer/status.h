@@ -7,7 +7,9 @@
 #include <utility>
 #include <variant>
 
-namespace vecinfer {
+#include "vecinfer/export.h"
+
+namespace vecinfer VECINFER_API {
 
 enum class ErrorCode {
     ok = 0,

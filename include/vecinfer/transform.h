@@ -6,10 +6,11 @@
 #include <span>
 #include <vector>
 
+#include "vecinfer/export.h"
 #include "vecinfer/scheme.h"
 #include "vecinfer/status.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 /// Floor of smooth factors: a channel that was never seen to move must not be blown up.
 inline constexpr float kMinSmoothFactor = 1e-4f;

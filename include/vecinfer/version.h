@@ -4,9 +4,10 @@
 #include <string_view>
 #include <vector>
 
+#include "vecinfer/export.h"
 #include "vecinfer/status.h"
 
-namespace vecinfer {
+namespace vecinfer VECINFER_API {
 
 /// "major.minor.patch".
 std::string_view version() noexcept;
