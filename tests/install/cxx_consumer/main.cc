@@ -1,12 +1,9 @@
-// Encodes two rows with the universal codebook and reads them back through a cache, as a program outside the project would.
-#include <vecinfer/attention.h>
-#include <vecinfer/cache.h>
+// Encodes a head's vector with the universal codebook and decodes it, as a program outside the project would.
 #include <vecinfer/scheme.h>
 #include <vecinfer/sidecar.h>
 
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
+#include <random>
 #include <vector>
 
 int main() {
@@ -24,8 +21,10 @@ int main() {
     }
     std::vector<float> x(64);
     std::vector<float> y(64);
-    for (int i = 0; i < 64; ++i) {
-        x[static_cast<std::size_t>(i)] = std::sin(0.7f * static_cast<float>(i));
+    std::mt19937 rng(1);
+    std::normal_distribution<float> normal;
+    for (float& entry : x) {
+        entry = normal(rng);
     }
     std::vector<std::uint16_t> codes(static_cast<std::size_t>(codec->num_subspaces()));
     std::uint8_t norm = 0;
