@@ -143,7 +143,12 @@ void add_options(CLI::App& app, Options& options) {
     app.add_option("--ctx", options.context, "tokens of a piece (default 512)")
         ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 20))
         ->type_name("N");
-    app.add_option("--seed", options.seed, "seed of the codebook training (default 0)")->type_name("N");
+    // strtoull, which converts it, takes -1 for the largest number.
+    const auto is_natural = [](const std::string& text) {
+        return text.find_first_not_of("0123456789") == std::string::npos ? ""
+                                                                         : "--seed: got " + text + ", expected a whole number";
+    };
+    app.add_option("--seed", options.seed, "seed of the codebook training (default 0)")->check(is_natural)->type_name("N");
     app.add_option("-t,--threads", options.threads, "threads (default: all cores)")->check(CLI::Range(1, 4096))->type_name("N");
     app.add_option("--tools-dir", options.tools_dir,
                    fmt::format("folder of {} (default: where it was built or installed)", kCalibrateHelper))

@@ -1,6 +1,5 @@
 // `vecinfer calibrate`: everything that can go wrong is found before the hours of work start.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include "cli/fixtures.h"
 
@@ -107,13 +106,8 @@ TEST_F(CalibrateTest, AnOutputThatCannotBeWrittenIsFoundAtOnce) {
     expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "text.txt"}, 1, "also given as text");
 }
 
-TEST_F(CalibrateTest, AReadOnlyFolderIsFoundAtOnce) {
-    if (geteuid() == 0) {
-        GTEST_SKIP() << "the superuser may write anywhere";
-    }
-    std::filesystem::create_directory(path("locked"));
-    std::filesystem::permissions(path("locked"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "locked/o.gguf"}, 1, "cannot write in folder locked");
+TEST_F(CalibrateTest, AFolderThatTakesNoFilesIsFoundAtOnce) {
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "/proc/o.gguf"}, 1, "cannot write in folder /proc");
 }
 
 TEST_F(CalibrateTest, NothingIsLeftBehindByTheChecks) {

@@ -141,13 +141,13 @@ void CliTest::write_sidecar(const std::string& name, const std::string& scheme, 
 }
 
 void CliTest::write_tool(const std::string& name, int exit_code) const {
-    write("tools/" + name, R"(#!/bin/sh
+    write("tools/" + name, R"sh(#!/bin/sh
 if [ "$1" = --version ]; then echo "version: 1.2.3 (fake)"; exit 0; fi
 for argument in "$@"; do printf 'arg=%s\n' "$argument"; done
 printf 'path=%s\n' "${GGML_BACKEND_PATH-unset}"
 printf 'scheme=%s\n' "${VECINFER_SCHEME-unset}"
 printf 'codebooks=%s\n' "${VECINFER_CODEBOOKS-unset}"
-exit )" + std::to_string(exit_code) +
+exit )sh" + std::to_string(exit_code) +
                                "\n");
     fs::permissions(path("tools/" + name), fs::perms::owner_all);
 }
