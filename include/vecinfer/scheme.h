@@ -122,4 +122,4 @@ struct Footprint {
 /// resolve(). Head sizes must be multiples of their side's sub_dim.
 Result<Footprint> footprint(const Scheme& scheme, std::span<const LayerShape> layers, std::int64_t context, bool calibrated);
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API

@@ -59,9 +59,12 @@ struct Sidecar {
 /// FNV-1a over bytes, the hash used in sidecars.
 std::uint64_t hash64(std::span<const std::byte> bytes) noexcept;
 
-/// Accepts any bytes; checks everything it returns (shapes, finite factors, codebook sizes against the scheme).
+/// Accepts any bytes; checks everything it returns (shapes, finite factors, codebook sizes against the scheme) and the file's own
+/// hash. Errors: corrupt_data; mismatch for a model's GGUF; unsupported for a newer version. Takes at most about twice the file's
+/// size in memory, whatever the bytes claim.
 Result<Sidecar> parse_sidecar(std::span<const std::byte> bytes);
 Result<Sidecar> load_sidecar(const std::filesystem::path& path);
+/// `sidecar.scheme` must be resolved (calibrated). Equal content gives equal bytes.
 Result<std::vector<std::byte>> serialize_sidecar(const Sidecar& sidecar);
 /// Writes to a temporary file in the same folder, then renames; an existing file is replaced only on success.
 Status save_sidecar(const Sidecar& sidecar, const std::filesystem::path& path);
@@ -72,13 +75,15 @@ struct ModelInfo {
     std::vector<LayerShape> layers;  // those that keep a KV cache, as far as the metadata tells
     std::int64_t context_length = 0;
 };
+/// Reads the header and the attention norms only, so that the size of the model does not matter.
 Result<ModelInfo> read_model_info(const std::filesystem::path& path);
 
 /// Codecs of one layer for a resolved scheme. `calibration` null: data-free, the universal codebook.
 Result<RowCodec> make_key_codec(const Scheme& scheme, const LayerShape& shape, const LayerCalibration* calibration);
 Result<RowCodec> make_value_codec(const Scheme& scheme, const LayerShape& shape, const LayerCalibration* calibration);
 
-/// ok() if `wanted` can be served by a sidecar calibrated for `have` (same codecs, transforms, norm and scope after resolve(); window and prefill may differ).
+/// ok() if `wanted` can be served by a sidecar calibrated for `have`: same codecs, transforms, norm and scope after resolve();
+/// window and prefill may differ.
 Status check_scheme(const Scheme& have, const Scheme& wanted);
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API

@@ -15,7 +15,11 @@ static_assert(std::endian::native == std::endian::little, "values are written wi
 constexpr std::uint32_t kVersion = 3;
 
 void put_bytes(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
-    out.insert(out.end(), bytes.begin(), bytes.end());
+    const std::size_t at = out.size();
+    out.resize(at + bytes.size());
+    if (!bytes.empty()) {
+        std::memcpy(out.data() + at, bytes.data(), bytes.size());
+    }
 }
 
 template <class T>
