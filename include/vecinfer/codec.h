@@ -1,4 +1,5 @@
-// Row codec: turns one token's keys or values of all KV heads into codes and back. Three verbs: train (codebook.h), encode, decode.
+// Row codec: turns one token's keys or values of all KV heads into codes and back. Three verbs: train (codebook.h), encode,
+// decode.
 #pragma once
 
 #include <cstdint>
@@ -33,19 +34,17 @@ public:
     int num_subspaces() const noexcept { return head_dim_ / spec_.sub_dim; }  // per head
     bool has_norm() const noexcept { return norm_ == Norm::vector; }
     const HeadTransform& transform(int head) const { return transforms_[static_cast<std::size_t>(head)]; }
-    const Codebook& codebook(int head) const {
-        return codebooks_[codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)];
-    }
+    const Codebook& codebook(int head) const { return codebooks_[codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)]; }
     /// Centroids of one head as floats, layout (2^code_bits, sub_dim), 64-byte aligned.
     const float* centroids(int head) const;
     /// Hash over spec, norm, transforms and codebooks: rows encoded under equal hashes are interchangeable.
     std::uint64_t hash() const noexcept { return hash_; }
 
-    /// One head: x is head_dim floats in the original space (transformed inside). The input is rounded to f16 first, so that a row
-    /// encoded from its own f16 copy gets the same codes; finite magnitudes above 65504 are clamped. codes: num_subspaces entries;
-    /// norm_code: one byte, 0 without norms. Nearest centroid in exact f32 arithmetic (squared distance summed in channel
-    /// order, no fused multiply-add), lowest index on ties, the same on every ISA. A vector with a non-finite entry encodes
-    /// as if those entries were 0.
+    /// One head: x is head_dim floats in the original space (transformed inside). The input is rounded to f16 first, so that a
+    /// row encoded from its own f16 copy gets the same codes; finite magnitudes above 65504 are clamped. codes: num_subspaces
+    /// entries; norm_code: one byte, 0 without norms. Nearest centroid in exact f32 arithmetic (squared distance summed in
+    /// channel order, no fused multiply-add), lowest index on ties, the same on every ISA. A vector with a non-finite entry
+    /// encodes as if those entries were 0.
     void encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* norm_code) const noexcept;
     /// One head, into code space (still transformed).
     void decode(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* y) const noexcept;
@@ -62,4 +61,4 @@ private:
     std::shared_ptr<const float[]> tables_;  // see codec/vq/tables.h
 };
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API

@@ -48,4 +48,4 @@ private:
     std::vector<float> inv_smooth_;  // [head_dim] 1 / lambda
 };
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API
