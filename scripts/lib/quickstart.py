@@ -101,12 +101,14 @@ def decode_speed(session, output):
 
 
 def cache_bytes(session, scheme, codebooks):
+    """Bytes per token with everything counted, and of codes and norms alone."""
     subject = ["--scheme", scheme] if codebooks == "none" else [codebooks]
     out, _ = session.vecinfer(f"{scheme if scheme == 'f16' else f'{scheme} {label(codebooks)}'}: bytes per token", "info",
                               [*subject, "--ctx", str(CONTEXT), "--json"])
     if session.args.dry_run:
-        return 0.0
-    return json.loads(out)["kv_bytes_per_token_total"]
+        return {"kv_bytes_per_token": 0.0, "kv_code_bytes_per_token": 0.0}
+    info = json.loads(out)
+    return {"kv_bytes_per_token": info["kv_bytes_per_token_total"], "kv_code_bytes_per_token": info["kv_bytes_per_token"]}
 
 
 def label(codebooks):
@@ -120,7 +122,7 @@ def baseline(session, logits):
                              "--kl-divergence-base", logits, *evaluation_arguments(args))
     ppl = 0.0 if args.dry_run else number(r"Final estimate: PPL = ([0-9.]+)", out + err, "perplexity")
     out, _ = session.stock(f"f16 of the stock CPU backend: decoding at depth {CONTEXT}", "llama-bench", *bench_arguments(args))
-    return {"scheme": "f16", "ppl": ppl, "kld": 0.0, "kv_bytes_per_token": cache_bytes(session, "f16", "none"),
+    return {"scheme": "f16", "ppl": ppl, "kld": 0.0, **cache_bytes(session, "f16", "none"),
             "decode_tps": decode_speed(session, out), "codebooks": None}
 
 
@@ -135,8 +137,7 @@ def compressed(session, scheme, codebooks, logits):
         kld = number(r"Mean\s+KLD:\s*(-?[0-9.]+)", out + err, "KL divergence")
     out, _ = session.vecinfer(f"{name}: decoding at depth {CONTEXT}", "bench", options, bench_arguments(session.args))
     return {"scheme": scheme if codebooks != "none" else f"{scheme} (data-free)", "ppl": ppl, "kld": kld,
-            "kv_bytes_per_token": cache_bytes(session, scheme, codebooks), "decode_tps": decode_speed(session, out),
-            "codebooks": label(codebooks)}
+            **cache_bytes(session, scheme, codebooks), "decode_tps": decode_speed(session, out), "codebooks": label(codebooks)}
 
 
 def calibrate(session, scheme, text):
