@@ -177,6 +177,7 @@ std::string shell_line(const Launch& launch) {
 Status hand_over(const Launch& launch) {
     apply(launch.environment);
     std::vector<char*> pointers;
+    pointers.reserve(launch.argv.size() + 1);
     for (const std::string& argument : launch.argv) {
         pointers.push_back(const_cast<char*>(argument.c_str()));
     }

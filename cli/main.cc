@@ -98,6 +98,7 @@ int dispatch(int argc, char** argv) {
         return usage_error("", fmt::format("unknown option '{}' before the verb", name));
     }
     std::vector<std::string_view> names;
+    names.reserve(kVerbs.size());
     for (const Verb& v : kVerbs) {
         names.push_back(v.name);
     }

@@ -31,6 +31,7 @@ int wait_for(pid_t child) {
     dup2(output, STDERR_FILENO);
     apply(environment);
     std::vector<char*> pointers;
+    pointers.reserve(argv.size() + 1);
     for (const std::string& argument : argv) {
         pointers.push_back(const_cast<char*>(argument.c_str()));
     }

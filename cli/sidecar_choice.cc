@@ -41,8 +41,8 @@ Status fits_scheme(const Sidecar& sidecar, const fs::path& path, const Scheme& w
     if (fit.ok()) {
         return fit;
     }
-    return Status(ErrorCode::mismatch, fmt::format("codebooks {} were calibrated for scheme {}, the scheme asked for is {}: {}",
-                                                   path.string(), to_string(sidecar.scheme), to_string(wanted), fit.message()));
+    return Status(ErrorCode::mismatch, fmt::format("codebooks {} were calibrated for scheme {}, which cannot serve {}",
+                                                   path.string(), to_string(sidecar.scheme), to_string(wanted)));
 }
 
 Result<SidecarChoice> data_free(const Scheme& scheme, std::string_view why) {
