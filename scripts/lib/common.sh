@@ -72,12 +72,12 @@ need_build_tools() {
     need "building" cmd=cmake:cmake cmd=ninja:ninja-build cmd=c++:g++ cmd=python3:python3 cmd=flock:util-linux
 }
 
-# lock <name>: waits for another run that holds the same lock; released when the script ends.
+# lock <file>: waits for another run that holds the same lock; released when the script ends.
 lock() {
-    mkdir -p "$VECINFER_CACHE"
-    exec 9>"$VECINFER_CACHE/.lock-$1"
+    mkdir -p "$(dirname "$1")"
+    exec 9>"$1"
     if ! flock -n 9; then
-        say "another run holds $VECINFER_CACHE/.lock-$1; waiting for it"
+        say "another run holds $1; waiting for it"
         flock 9
     fi
 }

@@ -8,6 +8,7 @@ import pathlib
 import platform
 import re
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -52,7 +53,9 @@ class Session:
         log.write_text(f"$ {shlex.join(command)}\n{done.stdout}\n{done.stderr}")
         if done.returncode != 0:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
-            raise Failed(f"{tail}\n{what}: exit code {done.returncode}; the whole log is {log}")
+            code = done.returncode
+            end = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+            raise Failed(f"{tail}\n{what}: {end}; the whole log is {log}")
         return done.stdout, done.stderr
 
     def stock(self, what, tool, *arguments):
