@@ -30,7 +30,7 @@ endfunction()
 # ISA. Contraction is off everywhere: a kernel that wants fused multiply-add says so, and encoding must give the same codes on all.
 function(vecinfer_isa_sources target stem)
     target_sources(${target} PRIVATE ${stem}_scalar.cc)
-    set_property(SOURCE ${stem}_scalar.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off)
+    set_property(SOURCE ${stem}_scalar.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off -Wno-psabi)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
         target_sources(${target} PRIVATE ${stem}_avx2.cc ${stem}_avx512.cc)
         set_property(SOURCE ${stem}_avx2.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off -mavx2 -mfma -mf16c -mbmi2)

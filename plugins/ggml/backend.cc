@@ -51,7 +51,7 @@ const char* device_description(ggml_backend_dev_t) { return "CPU with a packed K
 void device_memory(ggml_backend_dev_t, std::size_t* free, std::size_t* total) { ggml_backend_dev_memory(cpu_device(), free, total); }
 
 // An integrated GPU: takes layers by default, and never shares them with a real card.
-ggml_backend_dev_type device_type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_IGPU; }
+enum ggml_backend_dev_type device_type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_IGPU; }
 
 void device_props(ggml_backend_dev_t dev, ggml_backend_dev_props* props) {
     *props = {};

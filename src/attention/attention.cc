@@ -87,7 +87,7 @@ struct AttentionTask::State {
     std::size_t partials_floats() const { return num_splits == 1 ? 0 : num_pieces() * partial_floats(); }
     std::size_t scratch_floats() const {
         const std::size_t rows = tile_rows();
-        return rows * (2 * dk() + 2 * dv() + 3 * kBlockCells + 2) + 2 * static_cast<std::size_t>(kBlockCells) * std::max(dk(), dv()) +
+        return rows * (2 * dk() + 2 * dv() + 2 * kBlockCells + 2) + 2 * static_cast<std::size_t>(kBlockCells) * std::max(dk(), dv()) +
                kBlockCells + 2 * static_cast<std::size_t>(split_cells) + 64;
     }
 
@@ -125,8 +125,8 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
     float* q_code = q_exact + rows * dk();
     float* s_exact = q_code + rows * dk();
     float* s_code = s_exact + rows * kBlockCells;
-    float* mask = s_code + rows * kBlockCells;  // (tokens, 64) for the mask head of the row in work
-    float* o_exact = mask + rows * kBlockCells;
+    float* mask = s_code + rows * kBlockCells;  // of the row in work
+    float* o_exact = mask + kBlockCells;
     float* o_code = o_exact + rows * dv();
     float* row_max = o_code + rows * dv();
     float* row_sum = row_max + rows;

@@ -16,7 +16,6 @@ namespace {
 typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef std::int32_t I8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float F4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef float F2 __attribute__((vector_size(8), aligned(4), may_alias));
 
 constexpr int kCells = 64;
 
@@ -39,24 +38,28 @@ inline float sum(F8 v) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-template <class Piece>
+template <int kSubDim>
+inline void copy_piece(float* to, const float* from) {
+    __builtin_memcpy(to, from, kSubDim * sizeof(float));  // one unaligned vector move
+}
+
+template <int kSubDim>
 void decode_pieces(const std::uint8_t* block, int num_subspaces, int code_bits, const float* centroids, float* y) {
-    constexpr int sub_dim = sizeof(Piece) / sizeof(float);
-    const int dim = num_subspaces * sub_dim;
+    const int dim = num_subspaces * kSubDim;
     const int stride = kCells * code_bits / 8;
     for (int m = 0; m < num_subspaces; ++m, block += stride) {
-        float* out = y + m * sub_dim;
+        float* out = y + m * kSubDim;
         if (code_bits == 8) {
             for (int t = 0; t < kCells; ++t) {
-                *reinterpret_cast<Piece*>(out + t * dim) = *reinterpret_cast<const Piece*>(centroids + block[t] * sub_dim);
+                copy_piece<kSubDim>(out + t * dim, centroids + block[t] * kSubDim);
             }
         } else {
             for (int t = 0; t < 32; ++t) {
                 const unsigned high = block[kCells + t];
                 const unsigned a = block[t] | (high & 15) << 8;
                 const unsigned b = block[t + 32] | (high >> 4) << 8;
-                *reinterpret_cast<Piece*>(out + t * dim) = *reinterpret_cast<const Piece*>(centroids + a * sub_dim);
-                *reinterpret_cast<Piece*>(out + (t + 32) * dim) = *reinterpret_cast<const Piece*>(centroids + b * sub_dim);
+                copy_piece<kSubDim>(out + t * dim, centroids + a * kSubDim);
+                copy_piece<kSubDim>(out + (t + 32) * dim, centroids + b * kSubDim);
             }
         }
     }
@@ -76,9 +79,9 @@ void scale_row(float* x, int n, float factor) {
 void decode_block(const std::uint8_t* block, int num_subspaces, int sub_dim, int code_bits, const float* centroids, bool norms,
                   const float* norm_table, float* y) {
     switch (sub_dim) {
-        case 2: decode_pieces<F2>(block, num_subspaces, code_bits, centroids, y); break;
-        case 4: decode_pieces<F4>(block, num_subspaces, code_bits, centroids, y); break;
-        default: decode_pieces<F8>(block, num_subspaces, code_bits, centroids, y); break;
+        case 2: decode_pieces<2>(block, num_subspaces, code_bits, centroids, y); break;
+        case 4: decode_pieces<4>(block, num_subspaces, code_bits, centroids, y); break;
+        default: decode_pieces<8>(block, num_subspaces, code_bits, centroids, y); break;
     }
     if (norms) {
         const std::uint8_t* norm = block + num_subspaces * (kCells * code_bits / 8);

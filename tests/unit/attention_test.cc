@@ -1,0 +1,234 @@
+#include "vecinfer/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "cache_fixture.h"
+#include "codec/f16.h"
+#include "dispatch/isa.h"
+
+namespace vecinfer::testing {
+namespace {
+
+struct Case {
+    std::string name;
+    int num_kv_heads = 2;
+    int group = 4;
+    int head_dim_k = 64;
+    int head_dim_v = 64;
+    int sub_dim = 4;
+    int code_bits = 8;
+    int kv_len = 200;
+    int num_tokens = 1;
+    WindowSpec window{0, 0};
+    Prefill prefill = Prefill::windowed;
+    float soft_cap = 0;
+    float max_bias = 0;
+    bool mask = true;
+    bool sinks = false;
+    int sliding = 0;        // sliding-window mask of that width
+    float magnitude = 1.0f;
+    TransformSpec key_transform{true, true};
+    TransformSpec value_transform{false, false};
+};
+
+std::vector<Case> cases() {
+    std::vector<Case> all;
+    for (const int group : {1, 2, 3, 5, 7, 8, 16}) {
+        all.push_back({.name = "gqa" + std::to_string(group), .group = group});
+    }
+    for (const int head_dim : {64, 80, 96, 112, 128, 192, 256}) {
+        all.push_back({.name = "dim" + std::to_string(head_dim), .head_dim_k = head_dim, .head_dim_v = head_dim, .num_tokens = 3, .window = {16, 2}});
+    }
+    for (const CodecSpec& s : supported_vq_specs()) {
+        all.push_back({.name = "d" + std::to_string(s.sub_dim) + "b" + std::to_string(s.code_bits), .sub_dim = s.sub_dim, .code_bits = s.code_bits});
+    }
+    for (const int kv_len : {1, 63, 64, 65, 1023, 1025, 2500}) {
+        all.push_back({.name = "len" + std::to_string(kv_len), .kv_len = kv_len, .window = {32, 4}});
+    }
+    all.push_back({.name = "dims_differ", .head_dim_k = 128, .head_dim_v = 64, .window = {8, 0}});
+    all.push_back({.name = "prompt", .kv_len = 300, .num_tokens = 100, .window = {32, 4}});
+    all.push_back({.name = "prompt_exact", .kv_len = 300, .num_tokens = 100, .window = {32, 4}, .prefill = Prefill::exact});
+    all.push_back({.name = "prompt_only", .kv_len = 130, .num_tokens = 130, .window = {16, 0}});
+    all.push_back({.name = "speculative", .kv_len = 400, .num_tokens = 5, .window = {32, 4}});
+    all.push_back({.name = "soft_cap", .window = {16, 0}, .soft_cap = 5.0f});
+    all.push_back({.name = "alibi", .group = 3, .num_tokens = 4, .max_bias = 8.0f});
+    all.push_back({.name = "sinks", .num_tokens = 4, .window = {16, 2}, .sinks = true});
+    all.push_back({.name = "no_mask", .window = {16, 2}, .mask = false});
+    all.push_back({.name = "sliding", .kv_len = 700, .num_tokens = 9, .window = {16, 0}, .sliding = 100});
+    all.push_back({.name = "window_covers_all", .kv_len = 50, .num_tokens = 2, .window = {64, 4}});
+    all.push_back({.name = "value_hadamard", .num_tokens = 3, .window = {16, 2}, .value_transform = {false, true}});
+    all.push_back({.name = "no_transform", .num_tokens = 3, .window = {16, 2}, .key_transform = {false, false}});
+    all.push_back({.name = "huge_keys", .num_tokens = 2, .window = {16, 2}, .magnitude = 6e4f});
+    all.push_back({.name = "tiny_keys", .num_tokens = 2, .window = {16, 2}, .magnitude = 1e-7f});
+    return all;
+}
+
+// A filled pair of caches and the arguments of one call: the last num_tokens cells are the batch.
+struct Problem {
+    explicit Problem(const Case& c)
+        : k(shape(c, c.head_dim_k, c.key_transform), 1), v(shape(c, c.head_dim_v, c.value_transform), 2) {
+        const int history = c.kv_len - c.num_tokens;
+        const int heads = c.num_kv_heads * c.group;
+        const std::vector<float> k_rows = normal_rows(c.kv_len, c.num_kv_heads * c.head_dim_k, 11, c.magnitude);
+        const std::vector<float> v_rows = normal_rows(c.kv_len, c.num_kv_heads * c.head_dim_v, 12);
+        for (int begin = 0; begin < history; begin += 50) {
+            const int end = std::min(begin + 50, history);
+            k.write(0, iota(begin, end), iota(begin, end), k_rows.data() + begin * c.num_kv_heads * c.head_dim_k);
+            v.write(0, iota(begin, end), iota(begin, end), v_rows.data() + begin * c.num_kv_heads * c.head_dim_v);
+        }
+        positions = iota(history, c.kv_len);
+        k_plan = k.write(0, positions, positions, k_rows.data() + history * c.num_kv_heads * c.head_dim_k);
+        v_plan = v.write(0, positions, positions, v_rows.data() + history * c.num_kv_heads * c.head_dim_v);
+
+        q = normal_rows(c.num_tokens, heads * c.head_dim_k, 13);
+        out.assign(static_cast<std::size_t>(c.num_tokens) * heads * c.head_dim_v, 7.0f);
+        lse.assign(static_cast<std::size_t>(c.num_tokens) * heads, 7.0f);
+        sinks = normal_rows(1, heads, 14);
+        for (int t = 0; t < c.num_tokens; ++t) {
+            for (int cell = 0; cell < c.kv_len; ++cell) {
+                const int distance = positions[t] - cell;
+                const bool hidden = distance < 0 || (c.sliding > 0 && distance >= c.sliding);
+                mask.push_back(hidden ? 0xfc00 : f32_to_f16(c.max_bias > 0 ? static_cast<float>(-distance) : 0.0f));
+            }
+        }
+        p.num_tokens = c.num_tokens;
+        p.num_qo_heads = heads;
+        p.kv_len = c.kv_len;
+        p.sm_scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim_k)) / std::max(1.0f, c.magnitude);
+        p.soft_cap = c.soft_cap;
+        p.alibi_max_bias = c.max_bias;
+        p.q = q.data();
+        p.q_token_stride = heads * c.head_dim_k;
+        p.q_head_stride = c.head_dim_k;
+        p.out = out.data();
+        p.out_token_stride = heads * c.head_dim_v;
+        p.out_head_stride = c.head_dim_v;
+        p.mask = c.mask ? mask.data() : nullptr;
+        p.mask_token_stride = c.kv_len;
+        p.sinks = c.sinks ? sinks.data() : nullptr;
+        p.lse = lse.data();
+        p.k_exact = k_plan.exact;
+        p.v_exact = v_plan.exact;
+        p.positions = positions.data();
+        p.window = c.window;
+        p.prefill = c.prefill;
+    }
+
+    static Shape shape(const Case& c, int head_dim, TransformSpec transform) {
+        return {.num_kv_heads = c.num_kv_heads, .head_dim = head_dim, .sub_dim = c.sub_dim, .code_bits = c.code_bits, .transform = transform,
+                .num_cells = c.kv_len, .window = c.window};
+    }
+
+    OwnedCache k;
+    OwnedCache v;
+    WritePlan k_plan;
+    WritePlan v_plan;
+    std::vector<std::int32_t> positions;
+    std::vector<float> q;
+    std::vector<float> out;
+    std::vector<float> lse;
+    std::vector<float> sinks;
+    std::vector<std::uint16_t> mask;
+    AttentionParams p;
+};
+
+class Attention : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Attention, AgreesWithFp64OnTheSameCodes) {
+    Problem problem(GetParam());
+    std::vector<double> expected(problem.out.size());
+    ASSERT_TRUE(attention_reference(problem.k.cache, problem.v.cache, 0, problem.p, expected.data()).ok());
+    const Status status = attention(problem.k.cache, problem.v.cache, 0, problem.p, 2);
+    ASSERT_TRUE(status.ok()) << status.message();
+    double error = 0;
+    double size = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        error += (problem.out[i] - expected[i]) * (problem.out[i] - expected[i]);
+        size += expected[i] * expected[i];
+    }
+    EXPECT_LT(std::sqrt(error / size), 2e-5);
+}
+
+TEST_P(Attention, IsTheSameForAnyNumberOfThreads) {
+    Problem problem(GetParam());
+    ASSERT_TRUE(attention(problem.k.cache, problem.v.cache, 0, problem.p, 1).ok());
+    const std::vector<float> one = problem.out;
+    const std::vector<float> one_lse = problem.lse;
+    for (const int threads : {2, 5}) {
+        std::fill(problem.out.begin(), problem.out.end(), 7.0f);
+        ASSERT_TRUE(attention(problem.k.cache, problem.v.cache, 0, problem.p, threads).ok());
+        EXPECT_EQ(one, problem.out);
+        EXPECT_EQ(one_lse, problem.lse);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Attention, ::testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+
+// A batch decoded in one call gives each query what it would get alone: the window follows positions, not batches.
+TEST(AttentionBatch, SplitOfAPromptDoesNotChangeIt) {
+    const Case c{.name = "", .kv_len = 180, .num_tokens = 60, .window = {16, 2}};
+    Problem whole(c);
+    ASSERT_TRUE(attention(whole.k.cache, whole.v.cache, 0, whole.p, 1).ok());
+    const std::vector<float> k_rows = normal_rows(180, 128, 11);
+    const std::vector<float> v_rows = normal_rows(180, 128, 12);
+    Case history = c;
+    history.kv_len = 121;
+    history.num_tokens = 1;
+    Problem parts(history);
+    // The caches of `parts` hold 121 cells only; make ones of full size and feed token by token.
+    OwnedCache k(Problem::shape(c, 64, c.key_transform), 1);
+    OwnedCache v(Problem::shape(c, 64, c.value_transform), 2);
+    k.write(0, iota(0, 120), iota(0, 120), k_rows.data());
+    v.write(0, iota(0, 120), iota(0, 120), v_rows.data());
+    for (int t = 0; t < 60; ++t) {
+        const WritePlan k_plan = k.write(0, {120 + t}, {120 + t}, k_rows.data() + (120 + t) * 128);
+        const WritePlan v_plan = v.write(0, {120 + t}, {120 + t}, v_rows.data() + (120 + t) * 128);
+        AttentionParams p = whole.p;
+        std::vector<float> out(whole.p.out_token_stride);
+        const std::int32_t position = 120 + t;
+        p.num_tokens = 1;
+        p.kv_len = 121 + t;
+        p.q += t * p.q_token_stride;
+        p.mask += t * p.mask_token_stride;
+        p.out = out.data();
+        p.lse = nullptr;
+        p.k_exact = k_plan.exact;
+        p.v_exact = v_plan.exact;
+        p.positions = &position;
+        ASSERT_TRUE(attention(k.cache, v.cache, 0, p, 1).ok());
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            ASSERT_NEAR(whole.out[t * out.size() + i], out[i], 2e-6) << "token " << t;
+        }
+    }
+}
+
+TEST(AttentionMask, RowWithoutVisibleKeysIsZero) {
+    Problem problem({.name = "", .num_tokens = 3, .window = {16, 0}});
+    std::fill(problem.mask.begin() + 200, problem.mask.begin() + 400, 0xfc00);
+    ASSERT_TRUE(attention(problem.k.cache, problem.v.cache, 0, problem.p, 1).ok());
+    const std::size_t row = problem.p.out_token_stride;
+    for (std::size_t i = 0; i < row; ++i) {
+        EXPECT_NE(0.0f, problem.out[i]);
+        EXPECT_EQ(0.0f, problem.out[row + i]);
+    }
+    EXPECT_EQ(-std::numeric_limits<float>::infinity(), problem.lse[8]);
+}
+
+TEST(AttentionArguments, AreChecked) {
+    const auto message = [](auto change) {
+        Problem problem({.name = ""});
+        change(problem.p);
+        return attention(problem.k.cache, problem.v.cache, 0, problem.p, 1).message();
+    };
+    EXPECT_EQ("num_qo_heads: got 7, expected a multiple of 2 KV heads", message([](AttentionParams& p) { p.num_qo_heads = 7; }));
+    EXPECT_EQ("kv_len: got 201, expected 1 to 200 cells", message([](AttentionParams& p) { p.kv_len = 201; }));
+    EXPECT_EQ("kv_len: got 0, expected 1 to 200 cells", message([](AttentionParams& p) { p.kv_len = 0; }));
+    EXPECT_EQ("num_tokens: got 0, expected at least 1", message([](AttentionParams& p) { p.num_tokens = 0; }));
+    EXPECT_EQ("q: got null, expected a pointer", message([](AttentionParams& p) { p.q = nullptr; }));
+    EXPECT_EQ("mask_heads: got 3, expected a divisor of 8 query heads", message([](AttentionParams& p) { p.mask_heads = 3; }));
+}
+
+}  // namespace
+}  // namespace vecinfer::testing
