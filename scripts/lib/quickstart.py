@@ -15,6 +15,7 @@ import sys
 import time
 
 CONTEXT = 2048  # tokens per evaluated chunk, and the depth at which decoding is timed
+BUSY = 0.2  # share of CPU time that others may use before a timing counts as disturbed
 PROMPT = "Why is the sky blue?"
 
 # (scheme, calibrated?), best quality first; f16 is the stock tool without the plugin.
@@ -97,10 +98,37 @@ def bench_arguments(args):
             "-o", "json"]
 
 
-def decode_speed(session, output):
-    if session.args.dry_run:
+def busy_share():
+    """Share of the machine's CPU time that went to work, over half a second; 0 where the system does not tell."""
+    def ticks():
+        with open("/proc/stat", encoding="ascii") as stat:
+            values = [int(v) for v in stat.readline().split()[1:9]]
+        return sum(values), values[3] + values[4]
+
+    try:
+        total, idle = ticks()
+        time.sleep(0.5)
+        total_after, idle_after = ticks()
+    except (OSError, ValueError):
         return 0.0
-    return statistics.median(json.loads(output)[0]["samples_ts"])
+    return 1 - (idle_after - idle) / max(1, total_after - total)
+
+
+def decode_speed(session, name, run):
+    """Median, extremes, and whether other work kept the CPUs busy: then the tool's spinning threads make any number useless."""
+    busy = 0.0
+    if not session.args.dry_run:
+        for _ in range(20):
+            busy = busy_share()
+            if busy < BUSY:
+                break
+    out, _ = run(f"{name}: decoding at depth {CONTEXT}")
+    if session.args.dry_run:
+        return {"decode_tps": 0.0}
+    samples = json.loads(out)[0]["samples_ts"]
+    quiet = busy < BUSY and max(samples) < 1.3 * min(samples)
+    return {"decode_tps": statistics.median(samples), "decode_tps_min": min(samples), "decode_tps_max": max(samples),
+            "quiet": quiet}
 
 
 def cache_bytes(session, scheme, codebooks):
@@ -124,9 +152,9 @@ def baseline(session, logits):
                              "llama-perplexity", "-f", args.text, "--chunks", str(args.chunks),
                              "--kl-divergence-base", logits, *evaluation_arguments(args))
     ppl = 0.0 if args.dry_run else number(r"Final estimate: PPL = ([0-9.]+)", out + err, "perplexity")
-    out, _ = session.stock(f"f16 of the stock CPU backend: decoding at depth {CONTEXT}", "llama-bench", *bench_arguments(args))
-    return {"scheme": "f16", "ppl": ppl, "kld": 0.0, **cache_bytes(session, "f16", "none"),
-            "decode_tps": decode_speed(session, out), "codebooks": None}
+    speed = decode_speed(session, "f16 of the stock CPU backend",
+                         lambda what: session.stock(what, "llama-bench", *bench_arguments(args)))
+    return {"scheme": "f16", "ppl": ppl, "kld": 0.0, **cache_bytes(session, "f16", "none"), **speed, "codebooks": None}
 
 
 def compressed(session, scheme, codebooks, logits):
@@ -138,9 +166,9 @@ def compressed(session, scheme, codebooks, logits):
     if not session.args.dry_run:
         ppl = number(r"Mean PPL\(Q\)\s*:\s*([0-9.]+)", out + err, "perplexity")
         kld = number(r"Mean\s+KLD:\s*(-?[0-9.]+)", out + err, "KL divergence")
-    out, _ = session.vecinfer(f"{name}: decoding at depth {CONTEXT}", "bench", options, bench_arguments(session.args))
+    speed = decode_speed(session, name, lambda what: session.vecinfer(what, "bench", options, bench_arguments(session.args)))
     return {"scheme": scheme if codebooks != "none" else f"{scheme} (data-free)", "ppl": ppl, "kld": kld,
-            **cache_bytes(session, scheme, codebooks), "decode_tps": decode_speed(session, out), "codebooks": label(codebooks)}
+            **cache_bytes(session, scheme, codebooks), **speed, "codebooks": label(codebooks)}
 
 
 def calibrate(session, scheme, text):
@@ -220,6 +248,9 @@ def compare(session):
     print(table(rows))
     print(f"\nPerplexity over {session.args.chunks * CONTEXT // 2} tokens of text that calibration has not seen; bytes count "
           f"codes, norms, window and\ncodebooks at a context of {CONTEXT}. Written to {os.path.relpath(path, session.args.root)}")
+    disturbed = [row["scheme"] for row in rows if not row["quiet"]]
+    if disturbed:
+        print(f"Other programs were busy while decoding was timed ({', '.join(disturbed)}): do not trust those speeds.")
     session.say("done")
 
 
@@ -230,7 +261,7 @@ def main():
     parser.add_argument("--text", help="held-out text (default: share/text/heldout.txt)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--chunks", type=int, default=2)
-    parser.add_argument("--calibration-chunks", type=int, default=24)
+    parser.add_argument("--calibration-chunks", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
