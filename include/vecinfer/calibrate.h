@@ -30,6 +30,18 @@ struct KvRows {
     std::int64_t row_stride = 0;
 };
 
+/// Queries of one batch of one layer; query heads of a group use the same KV head, in order.
+struct QueryRows {
+    int layer = 0;
+    int num_kv_heads = 0;
+    int num_qo_heads = 0;
+    int head_dim = 0;
+    std::int64_t num_tokens = 0;
+    const float* queries = nullptr;  // layout (num_tokens, num_qo_heads, head_dim)
+    std::int64_t token_stride = 0;
+    std::int64_t head_stride = 0;
+};
+
 class Calibrator {
 public:
     static Result<Calibrator> create(const CalibratorOptions& options);
@@ -40,12 +52,15 @@ public:
     /// Non-finite rows and shapes that change between calls are errors. Not thread-safe.
     Status observe_keys(const KvRows& rows);
     Status observe_values(const KvRows& rows);
+    /// Needed for smooth-opt only.
+    Status observe_queries(const QueryRows& rows);
 
     /// Tokens seen by the layer that saw most.
     std::int64_t tokens() const noexcept;
 
     /// Trains everything. `progress` gets the share done; returning false cancels. Layers come in order.
-    /// Smooth factors: lambda_i = sqrt(max |K_i|) over all tokens seen, per KV head (VecInfer, section "smooth").
+    /// Per KV head and channel i, over all tokens seen: center m_i = E[k_i]; smooth lambda_i = sqrt(max |k_i|) (VecInfer, section "smooth");
+    /// smooth-opt lambda_i = (E[(k_i - m_i)^2] / E[q_i^2])^(1/4), with m_i = 0 without center.
     Result<std::vector<LayerCalibration>> finish(const std::function<bool(double)>& progress = {});
 
 private:

@@ -1,8 +1,10 @@
 // A scheme says how a KV cache is stored: key transform x key codec x value transform x value codec x window.
 //
 // Short spelling:  f16 | vecinfer:k<width>v<width>[,option=value]...
+//   kt       none, or any of center, smooth or smooth-opt, hadamard joined by +, or full, or center+full
+//   vt       the same without smooth and smooth-opt
 //   width    4 = d2b8, 3 = d4b12, 2 = d4b8, 1.5 = d8b12, 1 = d8b8 (sub_dim, code_bits)
-// Long spelling: vecinfer:k=d4b8,v=d4b8,kt=smooth+hadamard,vt=hadamard,norm=vector,scope=head,recent=128,sink=4,prefill=windowed
+// Long spelling: vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=hadamard,norm=vector,recent=128,...
 // Options of the long form may follow the short one, in any order, each once; what is left out has its default, so `vecinfer`
 // is `vecinfer:k2v2`. kt, vt and norm may be `auto`, which is their default. Case-sensitive, no blanks.
 #pragma once
@@ -38,6 +40,9 @@ struct TransformSpec {
     bool smooth = false;     // divide channel i by its smooth factor; keys only, needs a calibration
     bool hadamard = false;   // orthonormal Hadamard transform over the head's channels
     bool automatic = false;  // not spelled out: resolve() decides
+    bool center = false;     // subtract the mean that calibration saw, first of all; needs a calibration
+    bool full = false;       // a calibrated head_dim x head_dim matrix in place of smooth and hadamard
+    bool optimal = false;    // with smooth: factors (E[k^2] / E[q^2])^(1/4), which spread the expected score error evenly
 
     bool operator==(const TransformSpec&) const = default;
 };

@@ -27,23 +27,35 @@ class HeadTransform {
 public:
     /// Identity over zero channels; only assignable.
     HeadTransform() = default;
+    /// `center`: head_dim finite floats, subtracted first of all; empty unless spec.center.
     /// `smooth_factors`: head_dim positive finite floats, one per channel; empty unless spec.smooth. Values below
     /// kMinSmoothFactor are raised to it.
-    static Result<HeadTransform> create(int head_dim, const TransformSpec& spec, std::span<const float> smooth_factors);
+    /// `matrix`: head_dim x head_dim finite floats, row-major, invertible; empty unless spec.full. Code space is then (x - m) A, and
+    /// queries go to q A^-T.
+    static Result<HeadTransform> create(int head_dim, const TransformSpec& spec, std::span<const float> smooth_factors,
+                                        std::span<const float> center = {}, std::span<const float> matrix = {});
 
     int head_dim() const noexcept { return head_dim_; }
-    bool is_identity() const noexcept { return !hadamard_ && smooth_.empty(); }
+    bool is_identity() const noexcept { return !hadamard_ && smooth_.empty() && center_.empty() && matrix_.empty(); }
     /// Hash of everything that changes what forward computes; the same on every platform.
     std::uint64_t hash() const noexcept;
 
     // Each reads head_dim floats and writes head_dim floats; input and output may be the same array.
-    void forward(const float* x, float* y) const noexcept;        // keys or values into code space: x diag(lambda)^-1 H
+    void forward(const float* x, float* y) const noexcept;        // keys or values into code space: (x - m) diag(lambda)^-1 H
     void inverse(const float* y, float* x) const noexcept;        // back
     void forward_query(const float* q, float* y) const noexcept;  // q diag(lambda) H
+    /// Inverse of a sum of code-space vectors whose weights add up to `weight`.
+    void inverse_sum(const float* y, float weight, float* x) const noexcept;
+    /// q . m: what a score over code space lacks. q . x = forward_query(q) . forward(x) + query_bias(q).
+    float query_bias(const float* q) const noexcept;
 
 private:
     int head_dim_ = 0;
     bool hadamard_ = false;
+    std::vector<float> center_;      // [head_dim] m, empty when off
+    std::vector<float> matrix_;      // A, layout (head_dim, head_dim), empty when off
+    std::vector<float> inverse_;     // A^-1
+    std::vector<float> inverse_t_;   // A^-T
     std::vector<float> smooth_;      // [head_dim] lambda, empty when off
     std::vector<float> inv_smooth_;  // [head_dim] 1 / lambda
 };

@@ -66,6 +66,10 @@ void observe(void* user_data, const vecinfer_capture* c) {
     }
     const vecinfer::KvRows rows{c->layer, c->num_kv_heads, c->head_dim, c->num_tokens, c->rows, static_cast<std::ptrdiff_t>(c->row_stride)};
     observer.status = c->side == 0 ? observer.calibrator->observe_keys(rows) : observer.calibrator->observe_values(rows);
+    if (observer.status.ok() && c->num_qo_heads > 0) {
+        observer.status = observer.calibrator->observe_queries({c->layer, c->num_kv_heads, c->num_qo_heads, c->head_dim, c->num_tokens,
+                                                                c->queries, c->q_token_stride, c->q_head_stride});
+    }
 }
 
 Result<std::string> read_texts(const std::vector<std::string>& paths) {

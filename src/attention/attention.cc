@@ -87,7 +87,7 @@ struct AttentionTask::State {
     std::size_t partials_floats() const { return num_splits == 1 ? 0 : num_pieces() * partial_floats(); }
     std::size_t scratch_floats() const {
         const std::size_t rows = tile_rows();
-        return rows * (2 * dk() + 2 * dv() + 2 * kBlockCells + 2) + 2 * static_cast<std::size_t>(kBlockCells) * std::max(dk(), dv()) +
+        return rows * (2 * dk() + 2 * dv() + 2 * kBlockCells + 4) + 2 * static_cast<std::size_t>(kBlockCells) * std::max(dk(), dv()) +
                kBlockCells + 2 * static_cast<std::size_t>(split_cells) + 64;
     }
 
@@ -130,7 +130,9 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
     float* o_code = o_exact + rows * dv();
     float* row_max = o_code + rows * dv();
     float* row_sum = row_max + rows;
-    float* tile_code = row_sum + rows;
+    float* k_bias = row_sum + rows;      // what scores over codes lack when keys are centered
+    float* code_share = k_bias + rows;   // sum of the probabilities whose values come from codes
+    float* tile_code = code_share + rows;
     float* tile_exact = tile_code + kBlockCells * std::max(dk(), dv());
     auto* k_index = reinterpret_cast<std::int32_t*>(tile_exact + kBlockCells * std::max(dk(), dv()));
     auto* v_index = k_index + split_cells;
@@ -142,6 +144,8 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             q_exact[r * dk() + d] = q[d] * score_scale;
         }
         k.codec().transform(kv_head).forward_query(q_exact + r * dk(), q_code + r * dk());
+        k_bias[r] = k.codec().transform(kv_head).query_bias(q_exact + r * dk());
+        code_share[r] = 0;
         row_max[r] = kMinusInfinity;
         row_sum[r] = 0;
     }
@@ -208,6 +212,9 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             float* s = s_code + r * kBlockCells;
             const float* exact = s_exact + r * kBlockCells;
             const int token = r / group;
+            for (int t = 0; k_code && t < cells; ++t) {
+                s[t] += k_bias[r];
+            }
             if (!k_code) {
                 std::copy(exact, exact + kBlockCells, s);
             } else if (k_exact) {
@@ -239,6 +246,7 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             if (max > row_max[r]) {
                 const float factor = row_max[r] == kMinusInfinity ? 0.0f : std::exp(row_max[r] - max);
                 row_sum[r] *= factor;
+                code_share[r] *= factor;
                 kernels->scale(o_code + r * dv(), dv(), factor);
                 kernels->scale(o_exact + r * dv(), dv(), factor);
                 row_max[r] = max;
@@ -262,6 +270,12 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
         }
         if (v_code) {
             decode(v, cell0);
+            for (int r = 0; r < rows; ++r) {
+                const float* p_code = s_code + r * kBlockCells;
+                for (int t = 0; t < kBlockCells; ++t) {
+                    code_share[r] += p_code[t];
+                }
+            }
             kernels->accumulate(s_code, tile_code, rows, dv(), o_code);
         }
     }
@@ -269,7 +283,7 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
     for (int r = 0; r < rows; ++r) {
         float* code = o_code + r * dv();
         float* exact = o_exact + r * dv();
-        v.codec().transform(kv_head).inverse(code, code);
+        v.codec().transform(kv_head).inverse_sum(code, code_share[r], code);
         for (int d = 0; d < dv(); ++d) {
             exact[d] += code[d];
         }

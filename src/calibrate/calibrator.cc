@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "calibrate/full_transform.h"
 #include "codec/f16.h"
 #include "vecinfer/codec.h"
 
@@ -32,14 +33,27 @@ struct Reservoir {
     std::int64_t seen = 0;
     Random random{0};
     std::vector<std::uint16_t> rows;  // f16, layout (kept, num_heads * head_dim)
-    std::vector<float> max_abs;       // layout (num_heads, head_dim)
+    std::vector<float> max_abs;       // layout (num_heads, head_dim), as the sums
+    std::vector<double> sum;
+    std::vector<double> square_sum;
 
     int row_dim() const { return num_heads * head_dim; }
     std::int64_t kept() const { return static_cast<std::int64_t>(rows.size()) / std::max(row_dim(), 1); }
 
+    void start(int heads, int dim, std::uint64_t seed) {
+        num_heads = heads;
+        head_dim = dim;
+        random.state = seed;
+        max_abs.assign(row_dim(), 0.0f);
+        sum.assign(row_dim(), 0.0);
+        square_sum.assign(row_dim(), 0.0);
+    }
+
     void add(const float* row, std::int64_t capacity) {
         for (int i = 0; i < row_dim(); ++i) {
             max_abs[i] = std::max(max_abs[i], std::fabs(row[i]));
+            sum[i] += row[i];
+            square_sum[i] += static_cast<double>(row[i]) * row[i];
         }
         std::int64_t slot = seen++;
         if (slot >= capacity) {
@@ -60,7 +74,47 @@ struct Reservoir {
 struct Layer {
     Reservoir keys;
     Reservoir values;
+    Reservoir queries;
 };
+
+HeadSamples sample_of(const Reservoir& r) { return {r.num_heads, r.head_dim, r.rows}; }
+
+std::vector<float> mean(const Reservoir& r) {
+    std::vector<float> m;
+    for (const double s : r.sum) {
+        m.push_back(static_cast<float>(s / static_cast<double>(r.seen)));
+    }
+    return m;
+}
+
+// E[q_i^2] per KV head and channel: the query heads of a group together.
+std::vector<double> query_energy(const Layer& layer) {
+    const Reservoir& keys = layer.keys;
+    const int group = layer.queries.num_heads / keys.num_heads;
+    std::vector<double> energy(keys.sum.size(), 0.0);
+    for (int i = 0; i < layer.queries.row_dim(); ++i) {
+        energy[i / keys.head_dim / group * keys.head_dim + i % keys.head_dim] +=
+            layer.queries.square_sum[i] / static_cast<double>(layer.queries.seen) / group;
+    }
+    return energy;
+}
+
+std::vector<float> smooth_factors(const Layer& layer, const TransformSpec& spec, const std::vector<float>& center) {
+    const Reservoir& keys = layer.keys;
+    const std::vector<double> q_energy = spec.optimal ? query_energy(layer) : std::vector<double>();
+    std::vector<float> factors;
+    for (int i = 0; i < keys.row_dim(); ++i) {
+        double factor = std::sqrt(keys.max_abs[i]);
+        if (spec.optimal) {
+            const double m = spec.center ? center[i] : 0.0;
+            const double k = std::max(keys.square_sum[i] / static_cast<double>(keys.seen) - m * m, 0.0);
+            const double q = q_energy[i];
+            factor = q > 0 ? std::pow(k / q, 0.25) : 1.0;
+        }
+        factors.push_back(std::max(static_cast<float>(factor), kMinSmoothFactor));
+    }
+    return factors;
+}
 
 // Sub-vectors of one head in code space, as the codec will see them: transformed, and divided by their norm if the scheme stores norms.
 void append_samples(const Reservoir& reservoir, int head, const HeadTransform& transform, bool norm, std::vector<float>& samples) {
@@ -126,10 +180,7 @@ Status Calibrator::State::observe(const KvRows& r, bool keys) {
     Layer& layer = layers[r.layer];
     Reservoir& reservoir = keys ? layer.keys : layer.values;
     if (reservoir.seen == 0) {
-        reservoir.num_heads = r.num_kv_heads;
-        reservoir.head_dim = r.head_dim;
-        reservoir.random.state = options.seed * 2 + (keys ? 0 : 1) + static_cast<std::uint64_t>(r.layer) * 0x10001;
-        reservoir.max_abs.assign(static_cast<std::size_t>(r.num_kv_heads) * r.head_dim, 0.0f);
+        reservoir.start(r.num_kv_heads, r.head_dim, options.seed * 2 + (keys ? 0 : 1) + static_cast<std::uint64_t>(r.layer) * 0x10001);
     }
     if (reservoir.num_heads != r.num_kv_heads || reservoir.head_dim != r.head_dim || r.num_kv_heads < 1 || r.head_dim < 1) {
         return argument_error(fmt::format("layer {}", r.layer), fmt::format("{} heads of {}", r.num_kv_heads, r.head_dim),
@@ -143,6 +194,29 @@ Status Calibrator::State::observe(const KvRows& r, bool keys) {
             }
         }
         reservoir.add(row, options.tokens_per_layer);
+    }
+    return {};
+}
+
+Status Calibrator::observe_queries(const QueryRows& r) {
+    if (r.num_kv_heads < 1 || r.num_qo_heads % r.num_kv_heads != 0) {
+        return argument_error(fmt::format("layer {} query heads", r.layer), std::to_string(r.num_qo_heads),
+                              fmt::format("a multiple of {} KV heads", r.num_kv_heads));
+    }
+    Reservoir& queries = state_->layers[r.layer].queries;
+    if (queries.seen == 0) {
+        queries.start(r.num_qo_heads, r.head_dim, state_->options.seed * 3 + 2 + static_cast<std::uint64_t>(r.layer) * 0x10001);
+    }
+    if (queries.num_heads != r.num_qo_heads || queries.head_dim != r.head_dim) {
+        return argument_error(fmt::format("layer {} queries", r.layer), fmt::format("{} heads of {}", r.num_qo_heads, r.head_dim),
+                              fmt::format("{} heads of {} as before", queries.num_heads, queries.head_dim));
+    }
+    std::vector<float> row(queries.row_dim());
+    for (std::int64_t t = 0; t < r.num_tokens; ++t) {
+        for (int h = 0; h < r.num_qo_heads; ++h) {
+            std::copy_n(r.queries + t * r.token_stride + h * r.head_stride, r.head_dim, row.begin() + static_cast<std::ptrdiff_t>(h) * r.head_dim);
+        }
+        queries.add(row.data(), state_->options.tokens_per_layer / 4 + 1);
     }
     return {};
 }
@@ -199,20 +273,38 @@ Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<boo
         }
         LayerCalibration out;
         out.shape = {index, layer.keys.num_heads, layer.keys.head_dim, layer.values.head_dim};
+        if ((scheme.key_transform.optimal || scheme.key_transform.full) &&
+            (layer.queries.seen == 0 || layer.queries.head_dim != layer.keys.head_dim)) {
+            return argument_error(fmt::format("layer {} queries", index), "none", "queries of every layer, which smooth-opt and full need");
+        }
+        if (scheme.key_transform.center) {
+            out.key_center = mean(layer.keys);
+        }
+        if (scheme.value_transform.center) {
+            out.value_center = mean(layer.values);
+        }
         if (scheme.key_transform.smooth) {
-            for (const float m : layer.keys.max_abs) {
-                out.smooth_factors.push_back(std::max(std::sqrt(m), kMinSmoothFactor));
-            }
+            out.smooth_factors = smooth_factors(layer, scheme.key_transform, out.key_center);
+        }
+        if (scheme.key_transform.full) {
+            out.key_matrix = full_matrices(sample_of(layer.keys), sample_of(layer.queries), out.key_center, scheme.key.sub_dim);
+        }
+        if (scheme.value_transform.full) {
+            out.value_matrix = full_matrices(sample_of(layer.values), {}, out.value_center, scheme.value.sub_dim);
         }
         std::vector<HeadTransform> key_transforms;
         std::vector<HeadTransform> value_transforms;
         for (int head = 0; head < out.shape.num_kv_heads; ++head) {
-            std::span<const float> factors(out.smooth_factors);
-            if (!factors.empty()) {
-                factors = factors.subspan(static_cast<std::size_t>(head) * out.shape.head_dim_k, out.shape.head_dim_k);
-            }
-            Result<HeadTransform> k = HeadTransform::create(out.shape.head_dim_k, scheme.key_transform, factors);
-            Result<HeadTransform> v = HeadTransform::create(out.shape.head_dim_v, scheme.value_transform, {});
+            const auto of_head = [head](const std::vector<float>& all, int per_head) {
+                return all.empty() ? std::span<const float>() : std::span(all).subspan(static_cast<std::size_t>(head) * per_head, per_head);
+            };
+            const int dk = out.shape.head_dim_k;
+            const int dv = out.shape.head_dim_v;
+            Result<HeadTransform> k =
+                HeadTransform::create(dk, scheme.key_transform, of_head(out.smooth_factors, dk), of_head(out.key_center, dk),
+                                      of_head(out.key_matrix, dk * dk));
+            Result<HeadTransform> v = HeadTransform::create(dv, scheme.value_transform, {}, of_head(out.value_center, dv),
+                                                            of_head(out.value_matrix, dv * dv));
             if (!k.ok() || !v.ok()) {
                 return k.ok() ? v.status() : k.status();
             }

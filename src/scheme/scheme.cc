@@ -76,7 +76,7 @@ Status validate(const Scheme& scheme) {
     }
     if (!scheme.value_transform.automatic && scheme.value_transform.smooth) {
         return argument_error("scheme: vt", spelling::transform_name(scheme.value_transform),
-                              "one of auto, none, hadamard (only keys can be smoothed)");
+                              "auto, none, or center, hadamard joined by + (only keys can be smoothed)");
     }
     if (Status s = check_range("recent", scheme.window.recent, 0, spelling::kMaxRecent); !s.ok()) {
         return s;
@@ -104,9 +104,11 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
     if (calibrated) {
         return out;
     }
-    if (out.key_transform.smooth) {
-        return argument_error("scheme: kt", spelling::transform_name(out.key_transform),
-                              "one of none, hadamard without a calibration (smooth factors come from a sidecar)");
+    for (const auto& [option, spec] : {std::pair("kt", out.key_transform), std::pair("vt", out.value_transform)}) {
+        if (spec.smooth || spec.center || spec.full) {
+            return argument_error(fmt::format("scheme: {}", option), spelling::transform_name(spec),
+                                  "none or hadamard without a calibration (means, smooth factors and matrices come from a sidecar)");
+        }
     }
     if (out.norm != Norm::vector) {
         return argument_error("scheme: norm", "none", "vector without a calibration (the universal codebook has unit scale)");

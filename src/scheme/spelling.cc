@@ -24,14 +24,10 @@ struct Word {
     std::string_view name;
     T value;
 };
-// Values may not be smoothed: theirs is the table without the words that smooth.
-constexpr std::array<Word<TransformSpec>, 5> kKeyTransforms = {{{"auto", {.automatic = true}},
-                                                                {"none", {}},
-                                                                {"smooth", {.smooth = true}},
-                                                                {"hadamard", {.hadamard = true}},
-                                                                {"smooth+hadamard", {.smooth = true, .hadamard = true}}}};
-constexpr std::array<Word<TransformSpec>, 3> kValueTransforms = {
-    {{"auto", {.automatic = true}}, {"none", {}}, {"hadamard", {.hadamard = true}}}};
+// Steps of a transform in the order they are applied, joined by +. Values may not be smoothed: no query undoes it for them.
+constexpr std::string_view kKeySteps =
+    "auto, none, or center, smooth or smooth-opt, hadamard in this order joined by +, or full, or center+full";
+constexpr std::string_view kValueSteps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
 constexpr std::array<Word<Norm>, 3> kNorms = {{{"auto", Norm::automatic}, {"none", Norm::none}, {"vector", Norm::vector}}};
 constexpr std::array<Word<Scope>, 2> kScopes = {{{"layer", Scope::layer}, {"head", Scope::head}}};
 constexpr std::array<Word<Prefill>, 2> kPrefills = {{{"windowed", Prefill::windowed}, {"exact", Prefill::exact}}};
@@ -71,6 +67,32 @@ Status parse_word(std::string_view option, std::string_view text, const std::arr
         }
     }
     return scheme_error(option, text, fmt::format("one of {}", names(table)));
+}
+
+Status parse_transform(std::string_view option, std::string_view text, bool may_smooth, TransformSpec& out) {
+    TransformSpec spec;
+    auto next = [rest = text](std::string_view step) mutable {
+        if (!rest.starts_with(step) || (rest.size() > step.size() && rest[step.size()] != '+')) {
+            return false;
+        }
+        rest.remove_prefix(std::min(rest.size(), step.size() + 1));
+        return true;
+    };
+    if (text == "auto") {
+        spec.automatic = true;
+    } else if (text != "none") {
+        spec.center = next("center");
+        spec.full = next("full");
+        spec.optimal = may_smooth && next("smooth-opt");
+        spec.smooth = spec.optimal || (may_smooth && next("smooth"));
+        spec.hadamard = next("hadamard");
+        const bool both = spec.full && (spec.smooth || spec.hadamard);
+        if (text.empty() || both || spelling::transform_name(spec) != text) {
+            return scheme_error(option, text, may_smooth ? kKeySteps : kValueSteps);
+        }
+    }
+    out = spec;
+    return {};
 }
 
 Status parse_number(std::string_view option, std::string_view text, int high, int& out) {
@@ -135,10 +157,10 @@ Status parse_option(std::string_view option, std::string_view text, Scheme& out)
         return parse_codec(option, text, out.value);
     }
     if (option == "kt") {
-        return parse_word(option, text, kKeyTransforms, out.key_transform);
+        return parse_transform(option, text, true, out.key_transform);
     }
     if (option == "vt") {
-        return parse_word(option, text, kValueTransforms, out.value_transform);
+        return parse_transform(option, text, false, out.value_transform);
     }
     if (option == "norm") {
         return parse_word(option, text, kNorms, out.norm);
@@ -227,8 +249,22 @@ std::string codec_names() {
     return out;
 }
 
-std::string_view transform_name(const TransformSpec& spec) noexcept {
-    return spec.automatic ? kKeyTransforms[0].name : name_of(kKeyTransforms, spec);
+std::string transform_name(const TransformSpec& spec) {
+    if (spec.automatic) {
+        return "auto";
+    }
+    std::string name;
+    const auto add = [&name](bool on, std::string_view step) {
+        if (on) {
+            name += name.empty() ? "" : "+";
+            name += step;
+        }
+    };
+    add(spec.center, "center");
+    add(spec.full, "full");
+    add(spec.smooth, spec.optimal ? "smooth-opt" : "smooth");
+    add(spec.hadamard, "hadamard");
+    return name.empty() ? "none" : name;
 }
 
 }  // namespace spelling

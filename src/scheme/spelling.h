@@ -17,7 +17,7 @@ std::string shown(std::string_view text);
 /// "d2b8, d4b8, ..."
 std::string codec_names();
 
-/// "auto", "none", "smooth", "hadamard" or "smooth+hadamard".
-std::string_view transform_name(const TransformSpec& spec) noexcept;
+/// "auto", "none" or the steps in order joined by +, e.g. "center+smooth-opt+hadamard".
+std::string transform_name(const TransformSpec& spec);
 
 }  // namespace vecinfer::spelling

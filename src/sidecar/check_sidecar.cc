@@ -62,6 +62,20 @@ Status check_smooth_factors(const LayerCalibration& layer, bool smooth) {
     return {};
 }
 
+// Values of all heads, `per_head` each, or none if the scheme does not have this step.
+Status check_step(const LayerCalibration& layer, std::string_view name, const std::vector<float>& values, int per_head, bool wanted) {
+    const std::size_t expected = wanted ? static_cast<std::size_t>(layer.shape.num_kv_heads) * static_cast<std::size_t>(per_head) : 0;
+    if (values.size() != expected) {
+        return layer_error(layer.shape.layer, name, fmt::format("{}", values.size()), fmt::format("{}", expected));
+    }
+    for (std::size_t i = 0; i < expected; ++i) {
+        if (!std::isfinite(values[i])) {
+            return layer_error(layer.shape.layer, fmt::format("{} {}", name, i), fmt::format("{}", values[i]), "a finite number");
+        }
+    }
+    return {};
+}
+
 Status check_layer(const Scheme& scheme, const LayerCalibration& layer) {
     const LayerShape& shape = layer.shape;
     if (shape.num_kv_heads < 1 || shape.num_kv_heads > kMaxHeads) {
@@ -75,6 +89,18 @@ Status check_layer(const Scheme& scheme, const LayerCalibration& layer) {
     }
     if (Status s = check_smooth_factors(layer, scheme.key_transform.smooth); !s.ok()) {
         return s;
+    }
+    const TransformSpec& kt = scheme.key_transform;
+    const TransformSpec& vt = scheme.value_transform;
+    const int dk = shape.head_dim_k;
+    const int dv = shape.head_dim_v;
+    for (const Status& s : {check_step(layer, "k center", layer.key_center, dk, kt.center),
+                            check_step(layer, "v center", layer.value_center, dv, vt.center),
+                            check_step(layer, "k matrix", layer.key_matrix, dk * dk, kt.full),
+                            check_step(layer, "v matrix", layer.value_matrix, dv * dv, vt.full)}) {
+        if (!s.ok()) {
+            return s;
+        }
     }
     const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
     if (Status s = check_codebooks(shape.layer, "k", layer.key_codebooks, scheme.key, codebooks); !s.ok()) {

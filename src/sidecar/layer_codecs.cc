@@ -16,6 +16,11 @@ std::string shape_text(const LayerShape& shape) {
     return fmt::format("{} KV heads of {} (K) and {} (V)", shape.num_kv_heads, shape.head_dim_k, shape.head_dim_v);
 }
 
+Status check_channels(const LayerShape& shape, std::string_view part, bool wanted, int per_head, std::size_t got) {
+    const std::size_t expected = static_cast<std::size_t>(shape.num_kv_heads) * static_cast<std::size_t>(per_head);
+    return !wanted || got == expected ? Status() : layer_mismatch(shape.layer, part, fmt::format("{}", got), fmt::format("{}", expected));
+}
+
 Status check_calibration(const Scheme& scheme, const LayerShape& shape, const LayerCalibration& calibration) {
     const LayerShape& have = calibration.shape;
     if (have.layer != shape.layer || have.num_kv_heads != shape.num_kv_heads || have.head_dim_k != shape.head_dim_k ||
@@ -23,12 +28,24 @@ Status check_calibration(const Scheme& scheme, const LayerShape& shape, const La
         return layer_mismatch(shape.layer, "calibration", fmt::format("layer {} with {}", have.layer, shape_text(have)),
                               shape_text(shape));
     }
-    const std::size_t factors = scheme.key_transform.smooth
-                                    ? static_cast<std::size_t>(shape.num_kv_heads) * static_cast<std::size_t>(shape.head_dim_k)
-                                    : 0;
-    if (scheme.key_transform.smooth && calibration.smooth_factors.size() != factors) {
-        return layer_mismatch(shape.layer, "smooth factors", fmt::format("{}", calibration.smooth_factors.size()),
-                              fmt::format("{}", factors));
+    const TransformSpec& kt = scheme.key_transform;
+    if (Status s = check_channels(shape, "smooth factors", kt.smooth, shape.head_dim_k, calibration.smooth_factors.size()); !s.ok()) {
+        return s;
+    }
+    if (Status s = check_channels(shape, "key center", kt.center, shape.head_dim_k, calibration.key_center.size()); !s.ok()) {
+        return s;
+    }
+    const int dk = shape.head_dim_k;
+    const int dv = shape.head_dim_v;
+    if (Status s = check_channels(shape, "key matrix", kt.full, dk * dk, calibration.key_matrix.size()); !s.ok()) {
+        return s;
+    }
+    if (Status s = check_channels(shape, "value matrix", scheme.value_transform.full, dv * dv, calibration.value_matrix.size()); !s.ok()) {
+        return s;
+    }
+    if (Status s = check_channels(shape, "value center", scheme.value_transform.center, shape.head_dim_v, calibration.value_center.size());
+        !s.ok()) {
+        return s;
     }
     const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
     for (const std::vector<Codebook>* side : {&calibration.key_codebooks, &calibration.value_codebooks}) {
@@ -49,13 +66,16 @@ Result<std::vector<Codebook>> universal_codebooks(const CodecSpec& spec) {
 }
 
 Result<std::vector<HeadTransform>> make_transforms(const TransformSpec& spec, int num_heads, int head_dim,
-                                                   std::span<const float> smooth_factors) {
+                                                   std::span<const float> smooth_factors, std::span<const float> center,
+                                                   std::span<const float> matrix) {
     std::vector<HeadTransform> out;
     for (int head = 0; head < num_heads; ++head) {
         const auto dim = static_cast<std::size_t>(head_dim);
-        const std::span<const float> factors =
-            spec.smooth ? smooth_factors.subspan(static_cast<std::size_t>(head) * dim, dim) : std::span<const float>();
-        Result<HeadTransform> transform = HeadTransform::create(head_dim, spec, factors);
+        const auto of_head = [&](bool on, std::span<const float> all, std::size_t n) {
+            return on ? all.subspan(static_cast<std::size_t>(head) * n, n) : std::span<const float>();
+        };
+        Result<HeadTransform> transform = HeadTransform::create(head_dim, spec, of_head(spec.smooth, smooth_factors, dim),
+                                                                of_head(spec.center, center, dim), of_head(spec.full, matrix, dim * dim));
         if (!transform.ok()) {
             return transform.status();
         }
@@ -80,12 +100,16 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
     const CodecSpec& spec = key ? scheme->key : scheme->value;
     std::vector<Codebook> codebooks;
     std::span<const float> smooth_factors;
+    std::span<const float> center;
+    std::span<const float> matrix;
     if (calibration != nullptr) {
         if (Status s = check_calibration(scheme.value(), shape, *calibration); !s.ok()) {
             return s;
         }
         codebooks = key ? calibration->key_codebooks : calibration->value_codebooks;
         smooth_factors = calibration->smooth_factors;
+        matrix = key ? calibration->key_matrix : calibration->value_matrix;
+        center = key ? calibration->key_center : calibration->value_center;
     } else {
         Result<std::vector<Codebook>> universal = universal_codebooks(spec);
         if (!universal.ok()) {
@@ -94,7 +118,7 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
         codebooks = std::move(universal.value());
     }
     Result<std::vector<HeadTransform>> transforms =
-        make_transforms(key ? scheme->key_transform : scheme->value_transform, shape.num_kv_heads, head_dim, smooth_factors);
+        make_transforms(key ? scheme->key_transform : scheme->value_transform, shape.num_kv_heads, head_dim, smooth_factors, center, matrix);
     if (!transforms.ok()) {
         return with_prefix(fmt::format("layer {}", shape.layer), transforms.status());
     }

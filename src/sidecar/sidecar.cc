@@ -9,6 +9,8 @@
 //   vecinfer.file_hash          u64, hash64 of the file with this value as zeros: a flipped bit would go unseen otherwise
 // and per layer the tensors (fastest dimension first)
 //   blk.<index>.k.smooth        F32 (head_dim_k, num_kv_heads), only if the scheme smooths
+//   blk.<index>.[kv].center     F32 (head_dim, num_kv_heads), only if that side is centered
+//   blk.<index>.[kv].matrix     F32 (head_dim, head_dim, num_kv_heads), row-major, only with full
 //   blk.<index>.[kv].centroids  I8 (sub_dim, num_centroids, codebooks)
 //   blk.<index>.[kv].scale      F32 (codebooks)
 // Readers ignore keys and tensors that they do not know, so additions do not need a new version.
@@ -197,6 +199,21 @@ Status read_layers(Reader& reader, Sidecar& out) {
             layer.smooth_factors = reader.tensor<float>(fmt::format("blk.{}.k.smooth", shape.layer), gguf::kTensorF32,
                                                         {static_cast<std::uint64_t>(shape.head_dim_k), heads});
         }
+        if (out.scheme.key_transform.center) {
+            layer.key_center = reader.tensor<float>(fmt::format("blk.{}.k.center", shape.layer), gguf::kTensorF32,
+                                                    {static_cast<std::uint64_t>(shape.head_dim_k), heads});
+        }
+        if (out.scheme.value_transform.center) {
+            layer.value_center = reader.tensor<float>(fmt::format("blk.{}.v.center", shape.layer), gguf::kTensorF32,
+                                                      {static_cast<std::uint64_t>(shape.head_dim_v), heads});
+        }
+        const auto read_matrix = [&](bool full, char side, int head_dim) {
+            const auto dim = static_cast<std::uint64_t>(head_dim);
+            return full ? reader.tensor<float>(fmt::format("blk.{}.{}.matrix", shape.layer, side), gguf::kTensorF32, {dim, dim, heads})
+                        : std::vector<float>();
+        };
+        layer.key_matrix = read_matrix(out.scheme.key_transform.full, 'k', shape.head_dim_k);
+        layer.value_matrix = read_matrix(out.scheme.value_transform.full, 'v', shape.head_dim_v);
         layer.key_codebooks = read_codebooks(reader, shape.layer, 'k', out.scheme.key, codebooks);
         layer.value_codebooks = read_codebooks(reader, shape.layer, 'v', out.scheme.value, codebooks);
         if (!reader.status().ok()) {
@@ -239,6 +256,22 @@ void add_codebooks(gguf::Writer& writer, int layer, char side, const std::vector
                       std::as_bytes(std::span(centroids)));
 }
 
+// One value per head and channel; nothing is written for a step that the scheme does not have.
+void add_channels(gguf::Writer& writer, const LayerShape& shape, std::string_view name, int head_dim, const std::vector<float>& values) {
+    if (!values.empty()) {
+        const std::uint64_t dims[] = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(shape.num_kv_heads)};
+        writer.add_tensor(fmt::format("blk.{}.{}", shape.layer, name), dims, gguf::kTensorF32, std::as_bytes(std::span(values)));
+    }
+}
+
+void add_matrices(gguf::Writer& writer, const LayerShape& shape, char side, int head_dim, const std::vector<float>& values) {
+    if (!values.empty()) {
+        const auto dim = static_cast<std::uint64_t>(head_dim);
+        const std::uint64_t dims[] = {dim, dim, static_cast<std::uint64_t>(shape.num_kv_heads)};
+        writer.add_tensor(fmt::format("blk.{}.{}.matrix", shape.layer, side), dims, gguf::kTensorF32, std::as_bytes(std::span(values)));
+    }
+}
+
 void add_layers(gguf::Writer& writer, const std::vector<LayerCalibration>& layers) {
     std::vector<std::uint32_t> columns[4];
     for (const LayerCalibration& layer : layers) {
@@ -246,12 +279,11 @@ void add_layers(gguf::Writer& writer, const std::vector<LayerCalibration>& layer
         for (int i = 0; i < 4; ++i) {
             columns[i].push_back(static_cast<std::uint32_t>(row[i]));
         }
-        if (!layer.smooth_factors.empty()) {
-            const std::uint64_t shape[] = {static_cast<std::uint64_t>(layer.shape.head_dim_k),
-                                           static_cast<std::uint64_t>(layer.shape.num_kv_heads)};
-            writer.add_tensor(fmt::format("blk.{}.k.smooth", layer.shape.layer), shape, gguf::kTensorF32,
-                              std::as_bytes(std::span(layer.smooth_factors)));
-        }
+        add_channels(writer, layer.shape, "k.smooth", layer.shape.head_dim_k, layer.smooth_factors);
+        add_channels(writer, layer.shape, "k.center", layer.shape.head_dim_k, layer.key_center);
+        add_channels(writer, layer.shape, "v.center", layer.shape.head_dim_v, layer.value_center);
+        add_matrices(writer, layer.shape, 'k', layer.shape.head_dim_k, layer.key_matrix);
+        add_matrices(writer, layer.shape, 'v', layer.shape.head_dim_v, layer.value_matrix);
         add_codebooks(writer, layer.shape.layer, 'k', layer.key_codebooks);
         add_codebooks(writer, layer.shape.layer, 'v', layer.value_codebooks);
     }
