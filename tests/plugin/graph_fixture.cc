@@ -71,6 +71,9 @@ float round_f16(float x) {
 
 CachePair::CachePair(const Shape& shape)
     : shape_(shape), backend_(ggml_backend_dev_init(device(), nullptr)), context_(make_context()) {
+    const auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device()), "ggml_backend_set_n_threads"));
+    set_threads(backend_.get(), 2);
     k_ = ggml_new_tensor_3d(context_.get(), GGML_TYPE_F16, shape.row_dim(), shape.cells, shape.streams);
     v_ = ggml_new_tensor_3d(context_.get(), GGML_TYPE_F16, shape.row_dim(), shape.cells, shape.streams);
     ggml_set_name(k_, "cache_k_l0");
@@ -136,9 +139,14 @@ ggml_status CachePair::run(const Batch& batch, std::vector<float>* out) {
             ggml_new_tensor_4d(ctx, GGML_TYPE_F32, shape_.head_dim, shape_.qo_heads, queries, batch.num_streams), batch.q.data());
         ggml_tensor* m =
             inputs.add(ggml_new_tensor_4d(ctx, GGML_TYPE_F16, shape_.cells, queries, 1, batch.num_streams), mask.data());
-        outputs.push_back(
-            ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), heads_view(ctx, k_, batch.first_stream, batch.num_streams),
-                                heads_view(ctx, v_, batch.first_stream, batch.num_streams), m, scale_of(shape_), 0.0f, 0.0f));
+        ggml_tensor* attention = ggml_flash_attn_ext(
+            ctx, ggml_permute(ctx, q, 0, 2, 1, 3), heads_view(ctx, k_, batch.first_stream, batch.num_streams),
+            heads_view(ctx, v_, batch.first_stream, batch.num_streams), m, scale_of(shape_), 0.0f, batch.soft_cap);
+        if (!batch.sinks.empty()) {
+            ggml_flash_attn_ext_add_sinks(
+                attention, inputs.add(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, shape_.qo_heads), batch.sinks.data()));
+        }
+        outputs.push_back(attention);
     }
     return compute(ctx, outputs, inputs, out);
 }
@@ -199,7 +207,8 @@ void CachePair::load(ggml_tensor* t, std::int64_t first, std::span<const std::ui
 }
 
 std::vector<float> reference_attention(const Shape& shape, std::span<const float> k, std::span<const float> v,
-                                       std::span<const float> q, std::span<const std::uint8_t> visible) {
+                                       std::span<const float> q, std::span<const std::uint8_t> visible, float soft_cap,
+                                       std::span<const float> sinks) {
     const std::size_t cells = static_cast<std::size_t>(shape.cells);
     const std::size_t dim = static_cast<std::size_t>(shape.head_dim);
     const std::size_t row_dim = static_cast<std::size_t>(shape.row_dim());
@@ -220,10 +229,13 @@ std::vector<float> reference_attention(const Shape& shape, std::span<const float
                     score += static_cast<double>(query[i]) * k[c * row_dim + h / group * dim + i];
                 }
                 score /= std::sqrt(static_cast<double>(dim));
+                if (soft_cap > 0) {
+                    score = soft_cap * std::tanh(score / soft_cap);
+                }
                 top = std::max(top, score);
                 scores.emplace_back(c, score);
             }
-            double total = 0;
+            double total = sinks.empty() ? 0 : std::exp(sinks[h] - top);
             std::vector<double> sum(dim);
             for (const auto& [c, score] : scores) {
                 const double p = std::exp(score - top);

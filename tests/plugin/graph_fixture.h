@@ -51,6 +51,8 @@ struct Batch {
     std::vector<std::uint8_t> visible;  // layout (queries, cells): 1 where a query sees a cell of its stream
     int first_stream = 0;
     int num_streams = 1;
+    float soft_cap = 0;        // 0: none
+    std::vector<float> sinks;  // a logit per query head that takes its share of the softmax and adds nothing; empty: none
 };
 
 /// Tensors cache_k_l0 and cache_v_l0 in a buffer of the plugin, and graphs over them.
@@ -93,9 +95,10 @@ private:
 };
 
 /// Attention of every query in fp64. k, v: layout (cells, row_dim), of the one stream that the queries see. A query that sees
-/// nothing gives zeros. Layouts of q, visible and the result as in Batch.
+/// nothing gives zeros. Layouts of q, visible and the result, soft_cap and sinks as in Batch.
 std::vector<float> reference_attention(const Shape& shape, std::span<const float> k, std::span<const float> v,
-                                       std::span<const float> q, std::span<const std::uint8_t> visible);
+                                       std::span<const float> q, std::span<const std::uint8_t> visible, float soft_cap = 0,
+                                       std::span<const float> sinks = {});
 
 /// |a - b| / |b|, over all entries.
 double relative_error(std::span<const float> a, std::span<const float> b);

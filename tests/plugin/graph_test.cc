@@ -2,6 +2,7 @@
 // process: CMake runs this binary once per scheme, each with the suites that are meant for it.
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "graph_tokens.h"
 
@@ -141,6 +142,29 @@ TEST(Window, MaskedRowsGiveZeros) {
         2e-3);
 }
 
+TEST(Window, SoftCapAndAttentionSinks) {
+    const Shape shape;
+    const int n = 100;
+    const Tokens tokens(shape, n, 16);
+    const std::vector<float> q = queries_for(shape, n, 78, 3.0f);
+    CachePair pair(shape);
+    Batch b = tokens.write(0, n);
+    causal(b, shape, q, n, 0);
+    const std::vector<float> k = cache_rows(shape, tokens.k);
+    const std::vector<float> v = cache_rows(shape, tokens.v);
+    const std::vector<float> plain = reference_attention(shape, k, v, q, b.visible);
+    for (const auto& [cap, sinks] : {std::pair{2.0f, std::vector<float>{}}, std::pair{0.0f, std::vector<float>{-1, 0, 2, 5}},
+                                     std::pair{3.0f, std::vector<float>{1, 4, -2, 0}}}) {
+        b.soft_cap = cap;
+        b.sinks = sinks;
+        const std::vector<float> expected = reference_attention(shape, k, v, q, b.visible, cap, sinks);
+        ASSERT_GT(relative_error(plain, expected), 0.05) << "the case tells nothing";
+        std::vector<float> out;
+        ASSERT_EQ(pair.run(b, &out), GGML_STATUS_SUCCESS);
+        EXPECT_LT(relative_error(out, expected), 4e-3) << "soft cap " << cap << ", " << sinks.size() << " sinks";
+    }
+}
+
 TEST(Window, NonFiniteAndHugeRowsGiveFiniteResults) {
     const Shape shape;
     const int n = 300;
@@ -218,6 +242,8 @@ TEST(Memory, TwoBitsTakeLessThanASixthOfF16) {
 
 int main(int argc, char** argv) {
     testing::InitGoogleTest(&argc, argv);
+    setenv("VECINFER_CODEBOOKS", "none", 1);
+    setenv("VECINFER_QUIET", "1", 1);
     if (!testing::GTEST_FLAG(list_tests) && vecinfer::plugin_test::device() == nullptr) {
         std::fprintf(stderr, "the plugin does not load: %s\n", VECINFER_PLUGIN_FILE);
         return 1;

@@ -216,6 +216,27 @@ class ServerTest(PluginTest):
         self.assertEqual(again, alone)
         self.assertTrue(alone[1].strip().startswith("101"), alone[1])
 
+    def test_one_cache_for_all_slots(self):
+        prompts = [counting(20 + i) for i in range(3)]
+        with Server(smollm2(), "-c", "1024", "-np", "3", "-kvu") as server:
+            with ThreadPoolExecutor(3) as pool:
+                together = list(pool.map(lambda prompt: server.text(prompt, 8), prompts))
+            alone = [server.text(prompt, 8) for prompt in prompts]
+        self.assertEqual(together, alone)
+
+    def test_sequences_copied_between_slots(self):
+        with Server(smollm2(), "-c", "4096", "-np", "3") as server:
+            status, answers = server.complete(STORY * 6 + "Then", n_cmpl=3)
+            expected = server.text(STORY * 6 + "Then")
+        self.assertEqual(status, 200, answers)
+        self.assertEqual([answer["content"] for answer in answers], [expected] * 3)
+
+    def test_context_shift(self):
+        with Server(smollm2(), "-c", "256", "-np", "1", "--context-shift") as server:
+            status, answer = server.complete("Once upon a time", 300, ignore_eos=True)
+            self.assertEqual((status, answer["tokens_predicted"]), (200, 300))
+            self.assertNotIn("vecinfer: error", server.log())
+
     def slot(self, server, action, name="slot.bin"):
         return server.request(f"/slots/0?action={action}", {"filename": name})
 
