@@ -136,6 +136,37 @@ TEST(AnyScheme, StreamsAreSeparateAndCanBeCopied) {
     EXPECT_LT(relative_error(std::span(out).subspan(2 * width, width), first), 1e-6);
 }
 
+// llama-server's unified cache: several sequences take turns in the cells of one stream.
+TEST(AnyScheme, SequencesOfOneStreamEqualTheirSoloRuns) {
+    const Shape shape;
+    const int n = 60;
+    const int sequences = 3;
+    const std::vector<float> q = queries_for(shape, 1);
+    CachePair together(shape);
+    for (int i = 0; i < n; ++i) {
+        for (int s = 0; s < sequences; ++s) {
+            ASSERT_EQ(together.run(Tokens(shape, n, 40 + 2 * static_cast<unsigned>(s)).write(i, 1, i * sequences + s)),
+                      GGML_STATUS_SUCCESS);
+        }
+    }
+    for (int s = 0; s < sequences; ++s) {
+        const Tokens tokens(shape, n, 40 + 2 * static_cast<unsigned>(s));
+        CachePair alone(shape);
+        Batch b;
+        b.q = q;
+        b.visible.assign(static_cast<std::size_t>(shape.cells), 0);
+        for (int i = 0; i < n; ++i) {
+            ASSERT_EQ(alone.run(tokens.write(i, 1, i * sequences + s)), GGML_STATUS_SUCCESS);
+            b.visible[static_cast<std::size_t>(i * sequences + s)] = 1;
+        }
+        std::vector<float> expected;
+        std::vector<float> out;
+        ASSERT_EQ(alone.run(b, &expected), GGML_STATUS_SUCCESS);
+        ASSERT_EQ(together.run(b, &out), GGML_STATUS_SUCCESS);
+        EXPECT_LT(relative_error(out, expected), 1e-3) << "sequence " << s;
+    }
+}
+
 TEST(AnyScheme, ClearedCachesStartAnew) {
     const Shape shape;
     const int n = 200;
