@@ -1,4 +1,5 @@
-// Attention of query tokens over one stream of a packed cache: softmax(sm_scale * q K^T + mask) V without decoding the cache first.
+// Attention of query tokens over one stream of a packed cache: softmax(sm_scale * q K^T + mask) V without decoding the cache
+// first.
 #pragma once
 
 #include <atomic>
@@ -14,13 +15,14 @@
 
 namespace vecinfer VECINFER_API {
 
-/// One call's inputs and outputs. Strides are in elements. Queries and outputs are in the original space; transforms are applied inside.
+/// One call's inputs and outputs. Strides are in elements. Queries and outputs are in the original space; transforms are applied
+/// inside.
 struct AttentionParams {
-    int num_tokens = 0;     // query tokens, >= 1
-    int num_qo_heads = 0;   // a multiple of the caches' num_kv_heads (GQA)
-    int kv_len = 0;         // cells [0, kv_len) take part, subject to the mask
-    float sm_scale = 1.0f;  // usually 1 / sqrt(head_dim)
-    float soft_cap = 0.0f;  // 0: off; else scores become soft_cap * tanh(sm_scale * q.k / soft_cap)
+    int num_tokens = 0;           // query tokens, >= 1
+    int num_qo_heads = 0;         // a multiple of the caches' num_kv_heads (GQA)
+    int kv_len = 0;               // cells [0, kv_len) take part, subject to the mask
+    float sm_scale = 1.0f;        // usually 1 / sqrt(head_dim)
+    float soft_cap = 0.0f;        // 0: off; else scores become soft_cap * tanh(sm_scale * q.k / soft_cap)
     float alibi_max_bias = 0.0f;  // 0: off; else the mask is multiplied by the head's ALiBi slope
 
     const float* q = nullptr;  // layout (num_tokens, num_qo_heads, head_dim_k)
@@ -37,8 +39,8 @@ struct AttentionParams {
     const float* sinks = nullptr;  // one extra score per query head that takes part in the softmax sum only; null: none
     float* lse = nullptr;          // optional, layout (num_tokens, num_qo_heads): log of the softmax sum (natural log)
 
-    /// Rows at hand in f16 (WritePlan::exact or PackedCache::window) and the rule which of them a query reads exactly: positions below
-    /// window.sink, positions within window.recent of the query's, and with Prefill::exact all rows of the current batch.
+    /// Rows at hand in f16 (WritePlan::exact or PackedCache::window) and the rule which of them a query reads exactly: positions
+    /// below window.sink, positions within window.recent of the query's, and with Prefill::exact all rows of the current batch.
     std::span<const ExactRow> k_exact;
     std::span<const ExactRow> v_exact;
     const std::int32_t* positions = nullptr;  // [num_tokens] of the queries; null: every row at hand is read exactly
@@ -46,7 +48,8 @@ struct AttentionParams {
     Prefill prefill = Prefill::windowed;
 };
 
-/// Work of one call, cut into pieces that any number of threads can carry out. The result does not depend on the number of threads.
+/// Work of one call, cut into pieces that any number of threads can carry out. The result does not depend on the number of
+/// threads.
 class AttentionTask {
 public:
     /// Checks every argument. `params` pointers must stay valid until the last run returns.
@@ -70,4 +73,4 @@ Status attention(const PackedCache& k, const PackedCache& v, int stream, const A
 /// Slow oracle in fp64 over the decoded rows; the same inputs, `out` layout (num_tokens, num_qo_heads, head_dim_v) contiguous.
 Status attention_reference(const PackedCache& k, const PackedCache& v, int stream, const AttentionParams& params, double* out);
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API

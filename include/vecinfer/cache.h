@@ -1,7 +1,7 @@
 // Packed cache: codes and window of one side (K or V) of one layer for all streams, in memory that the caller owns.
 //
-// All state lives in that memory and all-zero bytes are a valid empty cache, so clearing is memset and copying a stream is memcpy.
-// Layout of the bytes: src/cache/layout.h, told in docs/cache_format.md.
+// All state lives in that memory and all-zero bytes are a valid empty cache, so clearing is memset and copying a stream is
+// memcpy. Layout of the bytes: src/cache/layout.h, told in docs/cache_format.md.
 #pragma once
 
 #include <cstddef>
@@ -77,12 +77,14 @@ public:
     const RowCodec& codec() const noexcept { return *codec_; }
 
     /// Decides where a batch goes and updates the window's index; rows are written later by write_rows. `cells`: distinct, in
-    /// [0, num_cells). `positions`: token position of each row in its sequence. Not thread-safe.
-    Result<WritePlan> plan_write(int stream, std::span<const std::int32_t> cells, std::span<const std::int32_t> positions);
+    /// [0, num_cells). `positions`: token position of each row in its sequence. `imported`: the rows come from a saved cache, in
+    /// any order. Not thread-safe.
+    Result<WritePlan> plan_write(int stream, std::span<const std::int32_t> cells, std::span<const std::int32_t> positions,
+                                 bool imported = false);
 
     /// Thread ith of nth carries out its share of the plan. x: layout (n, row_dim) f32 in the original space with `row_stride`
-    /// floats between rows. Rows are rounded to f16 (non-finite to 0, the first 64 channels to 9 mantissa bits: the freed bit marks
-    /// exported rows), then encoded: a row's codes depend on the row alone, not on the batch.
+    /// floats between rows. Rows are rounded to f16 (non-finite to 0, the first 64 channels to 9 mantissa bits: the freed bit
+    /// marks exported rows), then encoded: a row's codes depend on the row alone, not on the batch.
     void write_rows(const WritePlan& plan, const float* x, std::ptrdiff_t row_stride, int ith, int nth) const noexcept;
 
     /// Rows of one head from codes, cells [begin, end), layout (end - begin, head_dim).
@@ -98,8 +100,8 @@ public:
     /// Window rows of a stream.
     std::vector<ExactRow> window(int stream) const;
 
-    /// Self-describing form of one row in `row_dim * 2` bytes, the size of an f16 row: import restores codes, window row and position
-    /// exactly.
+    /// Self-describing form of one row in `row_dim * 2` bytes, the size of an f16 row: import restores codes, window row and
+    /// position exactly.
     void export_row(int stream, int cell, std::byte* out) const noexcept;
     /// ErrorCode::mismatch, changing nothing, if the row was not exported by a cache with an equal codec.
     Status import_row(int stream, int cell, const std::byte* in);
@@ -116,4 +118,4 @@ private:
     std::byte* memory_ = nullptr;
 };
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API

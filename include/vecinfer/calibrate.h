@@ -14,10 +14,10 @@
 namespace vecinfer VECINFER_API {
 
 struct CalibratorOptions {
-    Scheme scheme;                 // resolved for calibrated use
-    int tokens_per_layer = 4096;   // token rows kept per layer and side, drawn evenly over all tokens seen
-    std::uint64_t seed = 0;        // same seed and same observations give the same result
-    int num_threads = 0;           // 0: all cores
+    Scheme scheme;                // resolved for calibrated use
+    int tokens_per_layer = 4096;  // token rows kept per layer and side, drawn evenly over all tokens seen
+    std::uint64_t seed = 0;       // same seed and same observations give the same result
+    int num_threads = 0;          // 0: all cores
 };
 
 /// Rows of one batch of one layer, f32 in the original space. Strides in floats.
@@ -59,8 +59,8 @@ public:
     std::int64_t tokens() const noexcept;
 
     /// Trains everything. `progress` gets the share done; returning false cancels. Layers come in order.
-    /// Per KV head and channel i, over all tokens seen: center m_i = E[k_i]; smooth lambda_i = sqrt(max |k_i|) (VecInfer, section "smooth");
-    /// smooth-opt lambda_i = (E[(k_i - m_i)^2] / E[q_i^2])^(1/4), with m_i = 0 without center.
+    /// Per KV head and channel i, over all tokens seen: center m_i = E[k_i]; smooth lambda_i = sqrt(max |k_i|) (VecInfer, section
+    /// "smooth"); smooth-opt lambda_i = (E[(k_i - m_i)^2] / E[q_i^2])^(1/4), with m_i = 0 without center.
     Result<std::vector<LayerCalibration>> finish(const std::function<bool(double)>& progress = {});
 
 private:
@@ -69,4 +69,4 @@ private:
     Calibrator();
 };
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API

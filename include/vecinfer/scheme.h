@@ -95,8 +95,8 @@ std::string to_string(const Scheme& scheme);
 std::string to_long_string(const Scheme& scheme);
 
 /// Replaces every `automatic` part. Data-free: keys and values hadamard, norm vector, scope layer (one universal codebook).
-/// Calibrated: keys smooth+hadamard, values and norm as measured best (docs/numerics.md). An error if a part that was spelled
-/// out cannot be had without a calibration (kt with smooth, norm=none). Idempotent.
+/// Calibrated: keys center+smooth+hadamard, values hadamard, norm vector, which measured best (docs/numerics.md). An error if a
+/// part that was spelled out cannot be had without a calibration (kt with smooth, norm=none). Idempotent.
 Result<Scheme> resolve(const Scheme& scheme, bool calibrated);
 
 /// Names accepted before the colon, for messages and help.

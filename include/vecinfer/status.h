@@ -65,4 +65,4 @@ private:
     std::variant<T, Status> state_;
 };
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API

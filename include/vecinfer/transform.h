@@ -30,8 +30,8 @@ public:
     /// `center`: head_dim finite floats, subtracted first of all; empty unless spec.center.
     /// `smooth_factors`: head_dim positive finite floats, one per channel; empty unless spec.smooth. Values below
     /// kMinSmoothFactor are raised to it.
-    /// `matrix`: head_dim x head_dim finite floats, row-major, invertible; empty unless spec.full. Code space is then (x - m) A, and
-    /// queries go to q A^-T.
+    /// `matrix`: head_dim x head_dim finite floats, row-major, invertible; empty unless spec.full. Code space is then (x - m) A,
+    /// and queries go to q A^-T.
     static Result<HeadTransform> create(int head_dim, const TransformSpec& spec, std::span<const float> smooth_factors,
                                         std::span<const float> center = {}, std::span<const float> matrix = {});
 

@@ -21,4 +21,4 @@ std::vector<std::string_view> available_isa_names();
 /// Name of the one in use. An error if the environment variable VECINFER_ISA names one that does not exist or is not supported.
 Result<std::string_view> selected_isa_name();
 
-}  // namespace vecinfer
+}  // namespace VECINFER_API

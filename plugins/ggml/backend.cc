@@ -1,9 +1,11 @@
 // The backend and device: the CPU backend under another name, with packed KV caches.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <memory>
-
-#include <fmt/format.h>
 
 #include "backend_hooks.h"
 #include "graph.h"
@@ -21,9 +23,13 @@ struct BackendContext {
     Scratch staging;
 };
 
-BackendContext& context(ggml_backend_t backend) { return *static_cast<BackendContext*>(backend->context); }
+BackendContext& context(ggml_backend_t backend) {
+    return *static_cast<BackendContext*>(backend->context);
+}
 
-const char* backend_name(ggml_backend_t) { return kDeviceName; }
+const char* backend_name(ggml_backend_t) {
+    return kDeviceName;
+}
 
 void backend_free(ggml_backend_t backend) {
     ggml_backend_free(context(backend).cpu);
@@ -46,12 +52,20 @@ ggml_guid_t guid() {
     return &id;
 }
 
-const char* device_name(ggml_backend_dev_t) { return kDeviceName; }
-const char* device_description(ggml_backend_dev_t) { return "CPU with a packed KV cache"; }
-void device_memory(ggml_backend_dev_t, std::size_t* free, std::size_t* total) { ggml_backend_dev_memory(cpu_device(), free, total); }
+const char* device_name(ggml_backend_dev_t) {
+    return kDeviceName;
+}
+const char* device_description(ggml_backend_dev_t) {
+    return "CPU with a packed KV cache";
+}
+void device_memory(ggml_backend_dev_t, std::size_t* free, std::size_t* total) {
+    ggml_backend_dev_memory(cpu_device(), free, total);
+}
 
 // An integrated GPU: takes layers by default, and never shares them with a real card.
-enum ggml_backend_dev_type device_type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_IGPU; }
+enum ggml_backend_dev_type device_type(ggml_backend_dev_t) {
+    return GGML_BACKEND_DEVICE_TYPE_IGPU;
+}
 
 void device_props(ggml_backend_dev_t dev, ggml_backend_dev_props* props) {
     *props = {};
@@ -80,7 +94,9 @@ ggml_backend_t init_backend(ggml_backend_dev_t dev, const char*) {
     return new ggml_backend{guid(), i, dev, c.release()};
 }
 
-ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t) { return buffer_type(); }
+ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t) {
+    return buffer_type();
+}
 
 ggml_backend_buffer_t buffer_from_host_ptr(ggml_backend_dev_t, void* memory, std::size_t size, std::size_t) {
     if (!plugin().config_status.ok()) {
@@ -92,7 +108,18 @@ ggml_backend_buffer_t buffer_from_host_ptr(ggml_backend_dev_t, void* memory, std
 
 // By name and buffer only: while llama.cpp reserves graphs, caches have no data yet.
 bool names_our_cache(const ggml_tensor* t) {
-    return t != nullptr && !plugin().config.scheme.is_f16() && parse_cache_name(root_of(t), nullptr) && is_our_buffer(root_of(t)->buffer);
+    return t != nullptr && !plugin().config.scheme.is_f16() && parse_cache_name(root_of(t), nullptr) &&
+           is_our_buffer(root_of(t)->buffer);
+}
+
+// With -ngl or -nkvo some layers keep their cache elsewhere, unpacked. That must not go unseen.
+void warn_unpacked(const ggml_tensor* root) {
+    static std::atomic<bool> warned{false};
+    if (!plugin().config.scheme.is_f16() && root->buffer != nullptr && !warned.exchange(true)) {
+        std::fprintf(stderr,
+                     "vecinfer: warning: %s and perhaps more layers keep an f16 cache outside this device (-ngl, -nkvo)\n",
+                     root->name);
+    }
 }
 
 bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
@@ -101,19 +128,22 @@ bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
         touches_cache = touches_cache || names_our_cache(src);
     }
     if (touches_cache) {
-        // Claimed even if it cannot be served: anyone else would read code bytes as f16. GraphRun::plan refuses it with the reason.
+        // Claimed even if it cannot be served: anyone else would read code bytes as f16. GraphRun::plan refuses it with the
+        // reason.
         return true;
     }
     // Asked with an empty buffer: where should this weight live? Quantized ones are left to the CPU's own repacked types.
     const ggml_tensor* weight = op->src[0];
-    if ((op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && is_our_buffer(weight->buffer) && weight->buffer->size == 0 &&
-        ggml_is_quantized(weight->type)) {
+    if ((op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && is_our_buffer(weight->buffer) &&
+        weight->buffer->size == 0 && ggml_is_quantized(weight->type)) {
         return false;
     }
-    // Attention over a cache that is not ours (layers left on the CPU) stays with its owner, or llama.cpp turns flash attention off for all.
+    // Attention over a cache that is not ours (layers left on the CPU) stays with its owner, or llama.cpp turns flash attention
+    // off for all.
     if (op->op == GGML_OP_FLASH_ATTN_EXT && op->src[1] != nullptr) {
         const ggml_tensor* root = root_of(op->src[1]);
         if (parse_cache_name(root, nullptr) && !is_our_buffer(root->buffer)) {
+            warn_unpacked(root);
             return false;
         }
     }

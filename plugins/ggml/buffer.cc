@@ -1,14 +1,14 @@
 #include "buffer.h"
 
-#include "identity.h"
-
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <unordered_map>
 
-#include <fmt/format.h>
+#include "identity.h"
 
 namespace vecinfer::plugin {
 
@@ -16,12 +16,14 @@ namespace {
 
 struct BufferContext {
     void* base = nullptr;
-    std::size_t mapped = 0;  // bytes to unmap; 0 if the memory is not ours
-    bool untouched = true;   // fresh pages are zero already
+    std::size_t mapped = 0;                               // bytes to unmap; 0 if the memory is not ours
+    bool untouched = true;                                // fresh pages are zero already
     std::unordered_map<const void*, CacheTensor> caches;  // by tensor data
 };
 
-BufferContext& context(ggml_backend_buffer_t buffer) { return *static_cast<BufferContext*>(buffer->context); }
+BufferContext& context(ggml_backend_buffer_t buffer) {
+    return *static_cast<BufferContext*>(buffer->context);
+}
 
 void free_buffer(ggml_backend_buffer_t buffer) {
     BufferContext* c = &context(buffer);
@@ -32,7 +34,9 @@ void free_buffer(ggml_backend_buffer_t buffer) {
     forget_identities();
 }
 
-void* get_base(ggml_backend_buffer_t buffer) { return context(buffer).base; }
+void* get_base(ggml_backend_buffer_t buffer) {
+    return context(buffer).base;
+}
 
 ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor* t) {
     CacheName name;
@@ -165,7 +169,9 @@ std::size_t available_memory() {
     return SIZE_MAX;
 }
 
-const char* type_name(ggml_backend_buffer_type_t) { return "VecInfer"; }
+const char* type_name(ggml_backend_buffer_type_t) {
+    return "VecInfer";
+}
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, std::size_t size) {
     if (!plugin().config_status.ok()) {
@@ -192,7 +198,9 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, std::size_t 
     return ggml_backend_buffer_init(type, buffer_interface(), c.release(), size);
 }
 
-std::size_t alignment(ggml_backend_buffer_type_t) { return 64; }
+std::size_t alignment(ggml_backend_buffer_type_t) {
+    return 64;
+}
 
 std::size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* t) {
     CacheName name;
@@ -206,7 +214,9 @@ std::size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* t) {
     return ggml_nbytes(t);
 }
 
-bool is_host(ggml_backend_buffer_type_t) { return false; }
+bool is_host(ggml_backend_buffer_type_t) {
+    return false;
+}
 
 }  // namespace
 
@@ -224,7 +234,9 @@ ggml_backend_buffer_type_t buffer_type() {
     return &type;
 }
 
-bool is_our_buffer(ggml_backend_buffer_t buffer) { return buffer != nullptr && buffer->buft == buffer_type(); }
+bool is_our_buffer(ggml_backend_buffer_t buffer) {
+    return buffer != nullptr && buffer->buft == buffer_type();
+}
 
 CacheTensor* cache_of(const ggml_tensor* t) {
     if (t == nullptr) {

@@ -1,9 +1,9 @@
 #include "cache_tensor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
-
-#include <fmt/format.h>
 
 namespace vecinfer::plugin {
 
@@ -37,16 +37,17 @@ Result<Match> find_calibration(const CacheName& name, int row_dim) {
     if (config.sidecars.empty()) {
         return Match{};
     }
-    return Status{ErrorCode::mismatch,
-                  fmt::format("VECINFER_CODEBOOKS: no codebooks for layer {} with {} channels per token ({}the model's cache needs them; "
-                              "calibrate this model, or set VECINFER_CODEBOOKS=none)",
-                              name.layer, row_dim, seen)};
+    return Status{
+        ErrorCode::mismatch,
+        fmt::format("VECINFER_CODEBOOKS: no codebooks for layer {} with {} channels per token ({}the model's cache needs them; "
+                    "calibrate this model, or set VECINFER_CODEBOOKS=none)",
+                    name.layer, row_dim, seen)};
 }
 
 }  // namespace
 
 bool parse_cache_name(const ggml_tensor* t, CacheName* name) {
-    if (t == nullptr || t->view_src != nullptr || t->op != GGML_OP_NONE || t->type != GGML_TYPE_F16) {
+    if (t == nullptr || t->view_src != nullptr || t->op != GGML_OP_NONE) {
         return false;
     }
     const char* s = t->name;
@@ -68,6 +69,11 @@ Result<CacheGeometry> CacheTensor::geometry_for(const ggml_tensor* root, const C
     const Scheme& scheme = plugin().config.scheme;
     const CodecSpec& spec = name.side == Side::key ? scheme.key : scheme.value;
     CacheGeometry g;
+    if (root->type != GGML_TYPE_F16) {
+        return Status{ErrorCode::unsupported,
+                      fmt::format("{}: got a {} cache, expected f16: run without -ctk and -ctv, or set VECINFER_SCHEME=f16",
+                                  root->name, ggml_type_name(root->type))};
+    }
     g.row_dim = static_cast<int>(root->ne[0]);
     g.sub_dim = spec.sub_dim;
     g.code_bits = spec.code_bits;
@@ -75,10 +81,11 @@ Result<CacheGeometry> CacheTensor::geometry_for(const ggml_tensor* root, const C
     g.num_streams = static_cast<int>(root->ne[2]);
     g.window = scheme.window;
     if (g.row_dim < 64 || g.row_dim % 16 != 0) {
-        return Status{ErrorCode::unsupported,
-                      fmt::format("{}: got {} channels per token, expected a multiple of 16, at least 64; this model's heads are too small "
-                                  "to pack (VECINFER_SCHEME=f16 runs it)",
-                                  root->name, g.row_dim)};
+        return Status{
+            ErrorCode::unsupported,
+            fmt::format("{}: got {} channels per token, expected a multiple of 16, at least 64; this model's heads are too small "
+                        "to pack (VECINFER_SCHEME=f16 runs it)",
+                        root->name, g.row_dim)};
     }
     Result<Match> match = find_calibration(name, g.row_dim);
     if (!match.ok()) {
@@ -117,19 +124,27 @@ Status CacheTensor::bind(int head_dim) {
         if (codec_->head_dim() == head_dim) {
             return {};
         }
-        return {ErrorCode::mismatch, fmt::format("cache_{}_l{}: got heads of {} channels, expected {} as {}", side, name_.layer, head_dim,
-                                                 codec_->head_dim(), sidecar_ != nullptr ? "the codebooks have" : "before")};
+        return {ErrorCode::mismatch,
+                fmt::format("cache_{}_l{}: got heads of {} channels, expected {} as {}", side, name_.layer, head_dim,
+                            codec_->head_dim(), sidecar_ != nullptr ? "the codebooks have" : "before")};
     }
     if (head_dim < 16 || geometry_.row_dim % head_dim != 0) {
-        return {ErrorCode::unsupported, fmt::format("cache_{}_l{}: got heads of {} channels in rows of {}, expected head sizes of 64 to 256 "
-                                                    "(VECINFER_SCHEME=f16 runs this model)",
-                                                    side, name_.layer, head_dim, geometry_.row_dim)};
+        return {ErrorCode::unsupported,
+                fmt::format("cache_{}_l{}: got heads of {} channels in rows of {}, expected head sizes of 64 to 256 "
+                            "(VECINFER_SCHEME=f16 runs this model)",
+                            side, name_.layer, head_dim, geometry_.row_dim)};
+    }
+    if (head_dim < 64 && calibration_ == nullptr) {
+        return {ErrorCode::unsupported,
+                fmt::format("cache_{}_l{}: got heads of {} channels, expected 64 to 256 without a calibration: "
+                            "calibrate the model, or set VECINFER_SCHEME=f16",
+                            side, name_.layer, head_dim)};
     }
     const LayerShape shape{name_.layer, geometry_.row_dim / head_dim, head_dim, head_dim};
     const LayerShape& wanted = calibration_ != nullptr ? calibration_->shape : shape;
     const Scheme& scheme = plugin().config.scheme;
-    Result<RowCodec> codec = name_.side == Side::key ? make_key_codec(scheme, wanted, calibration_)
-                                                     : make_value_codec(scheme, wanted, calibration_);
+    Result<RowCodec> codec =
+        name_.side == Side::key ? make_key_codec(scheme, wanted, calibration_) : make_value_codec(scheme, wanted, calibration_);
     if (!codec.ok()) {
         return codec.status();
     }

@@ -1,9 +1,9 @@
 // KV cache tensors of llama.cpp: how they are recognised, and the packed cache behind each.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
-#include <unordered_map>
 #include <vector>
 
 #include "host.h"
@@ -19,12 +19,15 @@ struct CacheName {
     int layer;
 };
 
-inline const ggml_tensor* root_of(const ggml_tensor* t) { return t->view_src != nullptr ? t->view_src : t; }
+inline const ggml_tensor* root_of(const ggml_tensor* t) {
+    return t->view_src != nullptr ? t->view_src : t;
+}
 
-/// Whether `t` is a whole f16 cache tensor as llama.cpp names them before allocation: cache_k_l<N> or cache_v_l<N>.
+/// Whether `t` is a whole cache tensor as llama.cpp names them before allocation: cache_k_l<N> or cache_v_l<N>.
 bool parse_cache_name(const ggml_tensor* t, CacheName* name);
 
-/// Packed cache behind one cache tensor. Codes come to life when the head size is known: from the sidecar, or from the first graph.
+/// Packed cache behind one cache tensor. Codes come to life when the head size is known: from the sidecar, or from the first
+/// graph.
 class CacheTensor {
 public:
     static Result<CacheTensor> create(const ggml_tensor* root, const CacheName& name, std::byte* memory);
@@ -64,7 +67,7 @@ private:
     const LayerCalibration* calibration_ = nullptr;
     std::unique_ptr<RowCodec> codec_;
     PackedCache cache_;
-    std::unordered_map<std::int64_t, std::vector<std::byte>> pending_;  // imports that came before the head size
+    std::map<std::int64_t, std::vector<std::byte>> pending_;  // imports that came before the head size
     std::set<std::int64_t> refused_;
     std::string refusal_;
 };

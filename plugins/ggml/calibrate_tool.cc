@@ -1,4 +1,6 @@
-// vecinfer-calibrate: runs text through a model with stock libllama and trains a sidecar from what the plugin sees of keys and values.
+// vecinfer-calibrate: runs text through a model with stock libllama and trains a sidecar from what the plugin sees of keys and
+// values.
+#include <fmt/format.h>
 #include <llama.h>
 #include <unistd.h>
 
@@ -9,8 +11,6 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
-
-#include <fmt/format.h>
 
 #include "capture.h"
 #include "ggml-backend.h"
@@ -64,11 +64,12 @@ void observe(void* user_data, const vecinfer_capture* c) {
     if (!observer.status.ok() || observer.calibrator == nullptr) {
         return;
     }
-    const vecinfer::KvRows rows{c->layer, c->num_kv_heads, c->head_dim, c->num_tokens, c->rows, static_cast<std::ptrdiff_t>(c->row_stride)};
+    const vecinfer::KvRows rows{c->layer,      c->num_kv_heads, c->head_dim,
+                                c->num_tokens, c->rows,         static_cast<std::ptrdiff_t>(c->row_stride)};
     observer.status = c->side == 0 ? observer.calibrator->observe_keys(rows) : observer.calibrator->observe_values(rows);
     if (observer.status.ok() && c->num_qo_heads > 0) {
-        observer.status = observer.calibrator->observe_queries({c->layer, c->num_kv_heads, c->num_qo_heads, c->head_dim, c->num_tokens,
-                                                                c->queries, c->q_token_stride, c->q_head_stride});
+        observer.status = observer.calibrator->observe_queries({c->layer, c->num_kv_heads, c->num_qo_heads, c->head_dim,
+                                                                c->num_tokens, c->queries, c->q_token_stride, c->q_head_stride});
     }
 }
 
@@ -103,8 +104,8 @@ std::string rope_name(const llama_model* model) {
 }
 
 // Every chunk is its own sequence, starting with the model's BOS token if it wants one.
-Status run_chunks(llama_context* ctx, const llama_vocab* vocab, const std::vector<llama_token>& tokens, const Options& options, int chunks,
-                  Observer& observer, Progress& progress) {
+Status run_chunks(llama_context* ctx, const llama_vocab* vocab, const std::vector<llama_token>& tokens, const Options& options,
+                  int chunks, Observer& observer, Progress& progress) {
     std::vector<llama_token> chunk(options.ctx);
     for (int i = 0; i < chunks; ++i) {
         std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(i) * options.ctx, options.ctx, chunk.begin());
@@ -145,11 +146,13 @@ Status calibrate(const Options& options) {
         return text.status();
     }
 
-    llama_log_set([](ggml_log_level level, const char* message, void*) {
-        if (level == GGML_LOG_LEVEL_ERROR) {
-            std::fputs(message, stderr);
-        }
-    }, nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char* message, void*) {
+            if (level == GGML_LOG_LEVEL_ERROR) {
+                std::fputs(message, stderr);
+            }
+        },
+        nullptr);
     setenv("VECINFER_SCHEME", "f16", 1);
     setenv("VECINFER_QUIET", "1", 1);
     unsetenv("VECINFER_CODEBOOKS");
@@ -184,7 +187,8 @@ Status calibrate(const Options& options) {
     const std::vector<llama_token> tokens = tokenize(vocab, text.value());
     const int chunks = static_cast<int>(std::min<std::size_t>(options.chunks, tokens.size() / options.ctx));
     if (chunks == 0) {
-        return vecinfer::argument_error("text", fmt::format("{} tokens", tokens.size()), fmt::format("at least one chunk of {}", options.ctx));
+        return vecinfer::argument_error("text", fmt::format("{} tokens", tokens.size()),
+                                        fmt::format("at least one chunk of {}", options.ctx));
     }
     if (chunks < options.chunks) {
         fmt::print(stderr, "vecinfer: the text fills {} of {} chunks\n", chunks, options.chunks);
@@ -199,7 +203,8 @@ Status calibrate(const Options& options) {
         return calibrator.status();
     }
     Observer observer{&calibrator.value(), {}};
-    const auto set_capture = reinterpret_cast<vecinfer_set_capture_fn>(ggml_backend_reg_get_proc_address(reg, "vecinfer_set_capture"));
+    const auto set_capture =
+        reinterpret_cast<vecinfer_set_capture_fn>(ggml_backend_reg_get_proc_address(reg, "vecinfer_set_capture"));
     if (set_capture == nullptr) {
         return {ErrorCode::mismatch, "the loaded plugin is of another version: it cannot capture"};
     }
@@ -230,12 +235,9 @@ Status calibrate(const Options& options) {
         return status;
     }
     if (options.json) {
-        std::cout << nlohmann::json{{"sidecar", options.out},
-                                    {"scheme", vecinfer::to_string(sidecar.scheme)},
-                                    {"tokens", sidecar.facts.tokens},
-                                    {"chunks", chunks},
-                                    {"layers", sidecar.layers.size()},
-                                    {"seed", options.seed}}
+        std::cout << nlohmann::json{{"sidecar", options.out},          {"scheme", vecinfer::to_string(sidecar.scheme)},
+                                    {"tokens", sidecar.facts.tokens},  {"chunks", chunks},
+                                    {"layers", sidecar.layers.size()}, {"seed", options.seed}}
                          .dump()
                   << '\n';
     } else {

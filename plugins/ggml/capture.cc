@@ -16,7 +16,9 @@ void set_capture(vecinfer_capture_fn fn, void* user_data) {
     capture_user_data = user_data;
 }
 
-bool capturing() { return capture_fn != nullptr; }
+bool capturing() {
+    return capture_fn != nullptr;
+}
 
 // Does the node's own work (f16 rows into an ordinary cache), then shows the rows.
 void capture_write(const CaptureRows& capture, const ggml_tensor* dst) {

@@ -11,11 +11,11 @@ extern "C" {
 /// One batch of one layer. Rows are f32, all heads of a token side by side.
 struct vecinfer_capture {
     int layer;
-    int side;           // 0: keys, 1: values
+    int side;  // 0: keys, 1: values
     int head_dim;
     int num_kv_heads;
     std::int64_t num_tokens;
-    const float* rows;  // layout (num_tokens, num_kv_heads * head_dim)
+    const float* rows;        // layout (num_tokens, num_kv_heads * head_dim)
     std::int64_t row_stride;  // floats
     int num_qo_heads;         // keys only, 0 if the queries were not at hand
     const float* queries;     // layout (num_tokens, num_qo_heads, head_dim)

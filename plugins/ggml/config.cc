@@ -1,8 +1,8 @@
 #include "config.h"
 
-#include <cstdlib>
-
 #include <fmt/format.h>
+
+#include <cstdlib>
 
 #include "dispatch/isa.h"
 
@@ -15,7 +15,9 @@ std::string variable(const char* name, const char* fallback) {
     return value != nullptr && *value != '\0' ? value : fallback;
 }
 
-Status in_variable(const char* name, const Status& status) { return {status.code(), fmt::format("{}: {}", name, status.message())}; }
+Status in_variable(const char* name, const Status& status) {
+    return {status.code(), fmt::format("{}: {}", name, status.message())};
+}
 
 }  // namespace
 
@@ -34,6 +36,7 @@ Result<Config> read_config() {
         return in_variable("VECINFER_SCHEME", scheme.status());
     }
     config.scheme = scheme.value();
+    config.spelling = to_string(config.scheme);
     std::string paths = variable("VECINFER_CODEBOOKS", "none");
     if (config.scheme.is_f16() || paths == "none") {
         paths.clear();

@@ -16,7 +16,8 @@ namespace vecinfer::plugin {
 ///   VECINFER_ISA        scalar, avx2 or avx512
 ///   VECINFER_QUIET      1: no line at start
 struct Config {
-    Scheme scheme;
+    Scheme scheme;         // resolved
+    std::string spelling;  // as asked for
     std::vector<Sidecar> sidecars;
     std::vector<std::string> sidecar_paths;
     bool quiet = false;

@@ -1,10 +1,10 @@
 #include "graph.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
-
-#include <fmt/format.h>
 
 #include "identity.h"
 #include "shift.h"
@@ -78,8 +78,9 @@ void GraphRun::find_positions() {
 Status GraphRun::check_node(const ggml_tensor* node) const {
     for (const ggml_tensor* src : node->src) {
         if (src != nullptr && !is_view_op(node->op) && cache_of(src) != nullptr) {
-            return {ErrorCode::unsupported, fmt::format("{} ({}) reads the packed KV cache, which only flash attention can: run with -fa on",
-                                                        ggml_op_name(node->op), node->name)};
+            return {ErrorCode::unsupported,
+                    fmt::format("{} ({}) reads the packed KV cache, which only flash attention can: run with -fa on",
+                                ggml_op_name(node->op), node->name)};
         }
     }
     return {};
@@ -152,8 +153,8 @@ Status GraphRun::plan_write(ggml_tensor* node) {
     const CacheGeometry& g = cache->geometry();
     if (rows->ne[0] != g.row_dim || rows->type != GGML_TYPE_F32 || index->type != GGML_TYPE_I64) {
         return {ErrorCode::unsupported,
-                fmt::format("{}: got rows of {} values, expected {}: the value cache is transposed, run with -fa on", root_of(node)->name,
-                            rows->ne[0], g.row_dim)};
+                fmt::format("{}: got rows of {} values, expected {}: the value cache is transposed, run with -fa on",
+                            root_of(node)->name, rows->ne[0], g.row_dim)};
     }
     if (!cache->bound()) {
         return {ErrorCode::unsupported, fmt::format("{}: the head size cannot be seen in the graph", root_of(node)->name)};
@@ -174,7 +175,8 @@ Status GraphRun::plan_write(ggml_tensor* node) {
         const std::int64_t first = i;
         int stream = -1;
         for (; i < n; ++i) {
-            const std::int64_t row = base + *reinterpret_cast<const std::int64_t*>(static_cast<const char*>(index->data) + i * index->nb[0]);
+            const std::int64_t row =
+                base + *reinterpret_cast<const std::int64_t*>(static_cast<const char*>(index->data) + i * index->nb[0]);
             if (stream >= 0 && row / g.num_cells != stream) {
                 break;
             }
@@ -199,9 +201,10 @@ Status GraphRun::plan_attention(ggml_tensor* node) {
     CacheTensor* k = cache_of(node->src[1]);
     CacheTensor* v = cache_of(node->src[2]);
     if (v == nullptr || v == k) {
-        return {ErrorCode::unsupported, fmt::format("{}: values are a view of keys (multi-head latent attention), which cannot be packed yet: "
-                                                    "run with VECINFER_SCHEME=f16",
-                                                    root_of(node->src[1])->name)};
+        return {ErrorCode::unsupported,
+                fmt::format("{}: values are a view of keys (multi-head latent attention), which cannot be packed yet: "
+                            "run with VECINFER_SCHEME=f16",
+                            root_of(node->src[1])->name)};
     }
     if (node->src[1]->view_offs % root_of(node->src[1])->nb[2] != 0) {
         return {ErrorCode::unsupported, fmt::format("{}: attention over part of the cache", root_of(node->src[1])->name)};
@@ -228,7 +231,8 @@ Status GraphRun::plan_shift(ggml_tensor* node) {
     return {};
 }
 
-// Without a packed cache: nodes that store rows into an ordinary f16 cache of ours are done here, so that calibration sees the rows.
+// Without a packed cache: nodes that store rows into an ordinary f16 cache of ours are done here, so that calibration sees the
+// rows.
 Status GraphRun::plan_capture(int index) {
     ggml_tensor* node = ggml_graph_node(graph_, index);
     CacheName name;
@@ -320,7 +324,8 @@ Status GraphRun::bind_workspaces() {
                 if (plan == nullptr) {
                     attend.windows.push_back(cache->cache().window(stream));
                 }
-                *exact = plan != nullptr ? std::span<const ExactRow>(plan->exact) : std::span<const ExactRow>(attend.windows.back());
+                *exact =
+                    plan != nullptr ? std::span<const ExactRow>(plan->exact) : std::span<const ExactRow>(attend.windows.back());
             }
             Result<AttentionTask> task = AttentionTask::create(attend.k->cache(), attend.v->cache(), stream, a);
             if (!task.ok()) {
@@ -348,8 +353,8 @@ void GraphRun::run_write(const Write& write, const ggml_tensor* dst, int ith, in
     const ggml_tensor* rows = dst->src[0];
     const auto stride = static_cast<std::ptrdiff_t>(rows->nb[1] / sizeof(float));
     for (std::size_t i = 0; i < write.plans.size(); ++i) {
-        write.cache->cache().write_rows(write.plans[i], static_cast<const float*>(rows->data) + write.first_rows[i] * stride, stride, ith,
-                                        nth);
+        write.cache->cache().write_rows(write.plans[i], static_cast<const float*>(rows->data) + write.first_rows[i] * stride,
+                                        stride, ith, nth);
     }
 }
 
@@ -393,7 +398,8 @@ void GraphRun::run_patch(ggml_tensor* dst, int ith, int nth, void* userdata) {
     if (p.write != nullptr) {
         run_write(*p.write, dst, ith, nth);
     } else if (p.attend != nullptr) {
-        // Workspaces were sized for num_threads_; pieces are claimed one by one, so the others do the work of a thread that stays out.
+        // Workspaces were sized for num_threads_; pieces are claimed one by one, so the others do the work of a thread that stays
+        // out.
         if (ith < p.run->num_threads_) {
             run_attention(*p.attend, dst, ith, nth);
         }

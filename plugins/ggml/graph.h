@@ -1,4 +1,5 @@
-// One graph on its way through the CPU backend: nodes that touch a packed cache are served by us, everything else by the CPU backend, in one run.
+// One graph on its way through the CPU backend: nodes that touch a packed cache are served by us, everything else by the CPU
+// backend, in one run.
 #pragma once
 
 #include <atomic>
@@ -38,9 +39,9 @@ public:
 private:
     struct Write {
         CacheTensor* cache;
-        std::vector<WritePlan> plans;        // one per run of rows of one stream
-        std::vector<int> first_rows;         // batch row where each plan starts
-        std::vector<std::int32_t> positions; // of all batch rows
+        std::vector<WritePlan> plans;         // one per run of rows of one stream
+        std::vector<int> first_rows;          // batch row where each plan starts
+        std::vector<std::int32_t> positions;  // of all batch rows
     };
     struct Attend {
         CacheTensor* k;

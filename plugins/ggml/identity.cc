@@ -1,10 +1,10 @@
 #include "identity.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <mutex>
 #include <unordered_set>
-
-#include <fmt/format.h>
 
 #include "buffer.h"
 
@@ -19,7 +19,8 @@ std::unordered_set<const void*> verified;
 int norm_layer(const ggml_tensor* t) {
     int layer = -1;
     int end = 0;
-    if (t->name[0] != 'b' || std::sscanf(t->name, "blk.%d.attn_norm.weight%n", &layer, &end) != 1 || end == 0 || t->name[end] != '\0') {
+    if (t->name[0] != 'b' || std::sscanf(t->name, "blk.%d.attn_norm.weight%n", &layer, &end) != 1 || end == 0 ||
+        t->name[end] != '\0') {
         return -1;
     }
     return layer;
@@ -54,11 +55,11 @@ Status check_identity(ggml_cgraph* graph) {
             fits = fits || expected == hash;
         }
         if (known && !fits) {
-            return {ErrorCode::mismatch,
-                    fmt::format("VECINFER_CODEBOOKS: {} was calibrated on \"{}\" ({}), but the model that runs is another one (layer {} has hash "
-                                "{:016x}): calibrate this model, or set VECINFER_CODEBOOKS=none",
-                                config.sidecar_paths.front(), config.sidecars.front().model.name,
-                                config.sidecars.front().model.architecture, layer, hash)};
+            return {ErrorCode::mismatch, fmt::format("VECINFER_CODEBOOKS: {} was calibrated on \"{}\" ({}), but the model that "
+                                                     "runs is another one (layer {} has hash "
+                                                     "{:016x}): calibrate this model, or set VECINFER_CODEBOOKS=none",
+                                                     config.sidecar_paths.front(), config.sidecars.front().model.name,
+                                                     config.sidecars.front().model.architecture, layer, hash)};
         }
         verified.insert(weight->data);
     }

@@ -5,7 +5,8 @@
 
 namespace vecinfer::plugin {
 
-/// ErrorCode::mismatch if a layer of the running model is not the one that the sidecars were calibrated on. Each weight is hashed once.
+/// ErrorCode::mismatch if a layer of the running model is not the one that the sidecars were calibrated on. Each weight is hashed
+/// once.
 Status check_identity(ggml_cgraph* graph);
 /// After memory was freed: another model may come to lie at the same addresses.
 void forget_identities();

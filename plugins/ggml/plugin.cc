@@ -1,8 +1,9 @@
 // Entry point: registration with ggml, the check that this is the llama.cpp we were built for, and the line at start.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <cstring>
-
-#include <fmt/format.h>
+#include <mutex>
 
 #include "backend_hooks.h"
 #include "capture.h"
@@ -19,10 +20,14 @@ ggml_backend_dev_t cpu_device() {
     return dev;
 }
 
-void* cpu_proc(const char* name) { return ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu_device()), name); }
+void* cpu_proc(const char* name) {
+    return ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu_device()), name);
+}
 
 void report_error(const std::string& message) {
+    static std::mutex mutex;
     static std::string last;
+    const std::lock_guard lock(mutex);
     if (message != last) {
         std::fprintf(stderr, "vecinfer: error: %s\n", message.c_str());
         last = message;
@@ -49,23 +54,34 @@ std::string version_problem() {
     const std::string running = fmt::format("{} ({})", ggml_version(), ggml_commit());
     const std::string built = VECINFER_GGML_VERSION " (" VECINFER_GGML_COMMIT ")";
     if (running != built) {
-        return fmt::format("this plugin was built for ggml {}, but llama.cpp brings ggml {}: rebuild the plugin against it", built, running);
+        return fmt::format("this plugin was built for ggml {}, but llama.cpp brings ggml {}: rebuild the plugin against it",
+                           built, running);
     }
-    const std::pair<ggml_op, const char*> probes[] = {{GGML_OP_NONE, "NONE"},           {GGML_OP_MUL, "MUL"},
-                                                      {GGML_OP_SET_ROWS, "SET_ROWS"},   {GGML_OP_ROPE, "ROPE"},
-                                                      {GGML_OP_FLASH_ATTN_EXT, "FLASH_ATTN_EXT"}, {GGML_OP_CUSTOM, "CUSTOM"}};
+    const std::pair<ggml_op, const char*> probes[] = {{GGML_OP_NONE, "NONE"},
+                                                      {GGML_OP_MUL, "MUL"},
+                                                      {GGML_OP_SET_ROWS, "SET_ROWS"},
+                                                      {GGML_OP_ROPE, "ROPE"},
+                                                      {GGML_OP_FLASH_ATTN_EXT, "FLASH_ATTN_EXT"},
+                                                      {GGML_OP_CUSTOM, "CUSTOM"}};
     for (const auto& [op, name] : probes) {
         if (std::strcmp(ggml_op_name(op), name) != 0) {
-            return fmt::format("this plugin was built for another ggml {}: operation {} is called {} there: rebuild the plugin against it", built,
-                               name, ggml_op_name(op));
+            return fmt::format(
+                "this plugin was built for another ggml {}: operation {} is called {} there: rebuild the plugin against it",
+                built, name, ggml_op_name(op));
         }
     }
     return {};
 }
 
-const char* registry_name(ggml_backend_reg_t) { return "VecInfer"; }
-std::size_t device_count(ggml_backend_reg_t) { return 1; }
-ggml_backend_dev_t get_device(ggml_backend_reg_t, std::size_t) { return device(); }
+const char* registry_name(ggml_backend_reg_t) {
+    return "VecInfer";
+}
+std::size_t device_count(ggml_backend_reg_t) {
+    return 1;
+}
+ggml_backend_dev_t get_device(ggml_backend_reg_t, std::size_t) {
+    return device();
+}
 
 ggml_backend_buffer_type_t* extra_buffer_types(ggml_backend_dev_t) {
     auto fn = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(cpu_proc("ggml_backend_dev_get_extra_bufts"));
@@ -113,7 +129,7 @@ void announce() {
             bytes = fmt::format("{:.0f} bytes per token (f16: {:.0f})", f->code_bytes_per_token, f->f16_bytes_per_token);
         }
     }
-    std::fprintf(stderr, "vecinfer: %s, %s, %s\n", to_string(config.scheme).c_str(),
+    std::fprintf(stderr, "vecinfer: %s, %s, %s\n", config.spelling.c_str(),
                  config.sidecars.empty() ? "data-free codebooks" : config.sidecar_paths.front().c_str(), bytes.c_str());
 }
 
@@ -131,7 +147,9 @@ extern "C" {
 GGML_BACKEND_API ggml_backend_reg_t ggml_backend_init(void);
 
 /// "<ggml version> (<commit>)" of the llama.cpp this plugin was built for.
-GGML_BACKEND_API const char* vecinfer_plugin_llama_version(void) { return std::strchr(vecinfer_built_for, '=') + 1; }
+GGML_BACKEND_API const char* vecinfer_plugin_llama_version(void) {
+    return std::strchr(vecinfer_built_for, '=') + 1;
+}
 }
 
 ggml_backend_reg_t ggml_backend_init(void) {
@@ -144,7 +162,8 @@ ggml_backend_reg_t ggml_backend_init(void) {
         report_error("llama.cpp's CPU backend is not loaded");
         return nullptr;
     }
-    // With a wrong environment the device stays visible but refuses to allocate: a run must not go on without the cache it asked for.
+    // With a wrong environment the device stays visible but refuses to allocate: a run must not go on without the cache it asked
+    // for.
     if (plugin().config_status.ok()) {
         announce();
     } else {

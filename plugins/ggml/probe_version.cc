@@ -2,4 +2,6 @@
 
 #include "ggml.h"
 
-int main() { std::printf("%s;%s", ggml_version(), ggml_commit()); }
+int main() {
+    std::printf("%s;%s", ggml_version(), ggml_commit());
+}

@@ -1,9 +1,9 @@
 #include "shift.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
-
-#include <fmt/format.h>
 
 namespace vecinfer::plugin {
 
@@ -50,15 +50,17 @@ Status shift_keys(CacheTensor& cache, const ggml_tensor* rope, ggml_backend_t cp
     const std::int64_t num_heads = codec.num_heads();
     const auto* shift = static_cast<const std::int32_t*>(rope->src[1]->data);
     const std::size_t offset = rope->view_offs % root_of(rope)->nb[1] / sizeof(ggml_fp16_t);  // channels before the rotated ones
-    if (rope->ne[1] != num_heads || rope->src[1]->type != GGML_TYPE_I32 || offset + rope->ne[0] > static_cast<std::size_t>(head_dim)) {
-        return {ErrorCode::unsupported, fmt::format("{}: this shape of K-shift is not supported; run without context shift", root_of(rope)->name)};
+    if (rope->ne[1] != num_heads || rope->src[1]->type != GGML_TYPE_I32 ||
+        offset + rope->ne[0] > static_cast<std::size_t>(head_dim)) {
+        return {ErrorCode::unsupported,
+                fmt::format("{}: this shape of K-shift is not supported; run without context shift", root_of(rope)->name)};
     }
     const std::vector<std::int64_t> rows = shifted_rows(rope);
     for (std::size_t begin = 0; begin < rows.size(); begin += kRowsAtOnce) {
         const std::int64_t n = std::min<std::int64_t>(kRowsAtOnce, static_cast<std::int64_t>(rows.size() - begin));
         const std::unique_ptr<ggml_context, ContextFree> ctx(
-            ggml_init({static_cast<std::size_t>(n * g.row_dim) * sizeof(float) + n * sizeof(std::int32_t) + 8 * ggml_tensor_overhead() +
-                           ggml_graph_overhead() + 1024,
+            ggml_init({static_cast<std::size_t>(n * g.row_dim) * sizeof(float) + n * sizeof(std::int32_t) +
+                           8 * ggml_tensor_overhead() + ggml_graph_overhead() + 1024,
                        nullptr, false}));
         if (ctx == nullptr) {
             return {ErrorCode::out_of_memory, "K-shift: out of memory"};
@@ -72,8 +74,8 @@ Status shift_keys(CacheTensor& cache, const ggml_tensor* rope, ggml_backend_t cp
             static_cast<std::int32_t*>(pos->data)[i] = shift[row];
         }
         ggml_tensor* part = ggml_view_3d(ctx.get(), x, rope->ne[0], num_heads, n, x->nb[1], x->nb[2], offset * sizeof(float));
-        ggml_tensor* rotated = ggml_rope_ext_inplace(ctx.get(), part, pos, rope->src[2], rope->op_params[1], rope->op_params[2], 0, 1.0f, 1.0f,
-                                                     0.0f, 1.0f, 0.0f, 0.0f);
+        ggml_tensor* rotated = ggml_rope_ext_inplace(ctx.get(), part, pos, rope->src[2], rope->op_params[1], rope->op_params[2],
+                                                     0, 1.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f);
         std::memcpy(rotated->op_params, rope->op_params, sizeof(rope->op_params));
         ggml_cgraph* graph = ggml_new_graph_custom(ctx.get(), 8, false);
         ggml_build_forward_expand(graph, rotated);

@@ -5,7 +5,8 @@
 
 namespace vecinfer::plugin {
 
-/// Decodes the keys that `rope` (in place on a view of the whole cache) moves, lets the CPU backend's own ROPE rotate them, and encodes them again.
+/// Decodes the keys that `rope` (in place on a view of the whole cache) moves, lets the CPU backend's own ROPE rotate them, and
+/// encodes them again.
 Status shift_keys(CacheTensor& cache, const ggml_tensor* rope, ggml_backend_t cpu);
 
 /// Moves the positions of window rows of all caches that are shifted together with `rope`'s.

@@ -1,18 +1,18 @@
 // Checks, the cut of one call into pieces, and the online softmax over tiles. Tile math lives in attention/cpu.
 //
-// A piece is (query tile, KV head, context split). All query heads of a KV head are rows of one tile, so each code is decoded once per tile.
-// Every tile has two readings: codes (with transformed queries) and, where rows are at hand in f16, exact rows. Which one a (query, cell)
-// pair uses is decided by position; scores are picked per pair and values are summed in two accumulators, because codes live in the
-// transformed value space.
+// A piece is (query tile, KV head, context split). All query heads of a KV head are rows of one tile, so each code is decoded
+// once per tile. Every tile has two readings: codes (with transformed queries) and, where rows are at hand in f16, exact rows.
+// Which one a (query, cell) pair uses is decided by position; scores are picked per pair and values are summed in two
+// accumulators, because codes live in the transformed value space.
 #include "vecinfer/attention.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <thread>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "attention/cpu/tile.h"
 #include "attention/exactness.h"
@@ -41,9 +41,9 @@ const TileKernels& tile_kernels() {
 
 namespace {
 
-constexpr int kTileRows = 48;       // query rows (tokens x heads of a group) that share a decoded tile
-constexpr int kSplitCells = 1024;   // context per piece when there are few rows; a multiple of kBlockCells
-constexpr int kFewRows = 16;        // at most this many rows in total per KV head: split the context
+constexpr int kTileRows = 48;      // query rows (tokens x heads of a group) that share a decoded tile
+constexpr int kSplitCells = 1024;  // context per piece when there are few rows; a multiple of kBlockCells
+constexpr int kFewRows = 16;       // at most this many rows in total per KV head: split the context
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 float alibi_slope(float max_bias, int head, int num_heads) {
@@ -65,9 +65,9 @@ struct AttentionTask::State {
     const cpu::TileKernels* kernels = nullptr;
     const float* norm_table = nullptr;
 
-    int group = 1;          // query heads per KV head
-    int tile_tokens = 1;    // query tokens per tile
-    int num_tiles = 1;      // query tiles
+    int group = 1;        // query heads per KV head
+    int tile_tokens = 1;  // query tokens per tile
+    int num_tiles = 1;    // query tiles
     int num_splits = 1;
     int split_cells = 0;
     std::vector<float> slopes;  // [num_qo_heads]
@@ -87,8 +87,9 @@ struct AttentionTask::State {
     std::size_t partials_floats() const { return num_splits == 1 ? 0 : num_pieces() * partial_floats(); }
     std::size_t scratch_floats() const {
         const std::size_t rows = tile_rows();
-        return rows * (2 * dk() + 2 * dv() + 2 * kBlockCells + 4) + 2 * static_cast<std::size_t>(kBlockCells) * std::max(dk(), dv()) +
-               kBlockCells + 2 * static_cast<std::size_t>(split_cells) + 64;
+        return rows * (2 * dk() + 2 * dv() + 2 * kBlockCells + 4) +
+               2 * static_cast<std::size_t>(kBlockCells) * std::max(dk(), dv()) + kBlockCells +
+               2 * static_cast<std::size_t>(split_cells) + 64;
     }
 
     void run_piece(int piece, float* scratch);
@@ -130,8 +131,8 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
     float* o_code = o_exact + rows * dv();
     float* row_max = o_code + rows * dv();
     float* row_sum = row_max + rows;
-    float* k_bias = row_sum + rows;      // what scores over codes lack when keys are centered
-    float* code_share = k_bias + rows;   // sum of the probabilities whose values come from codes
+    float* k_bias = row_sum + rows;     // what scores over codes lack when keys are centered
+    float* code_share = k_bias + rows;  // sum of the probabilities whose values come from codes
     float* tile_code = code_share + rows;
     float* tile_exact = tile_code + kBlockCells * std::max(dk(), dv());
     auto* k_index = reinterpret_cast<std::int32_t*>(tile_exact + kBlockCells * std::max(dk(), dv()));
@@ -159,7 +160,8 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
         return i >= 0 && exactness(list[i], token0 + token);
     };
     // Fills the exact tile with the f16 rows at hand; cells without one are zero.
-    const auto load_exact = [&](std::span<const ExactRow> list, const std::int32_t* index, int cell0, int cells, int head, int dim) {
+    const auto load_exact = [&](std::span<const ExactRow> list, const std::int32_t* index, int cell0, int cells, int head,
+                                int dim) {
         for (int t = 0; t < kBlockCells; ++t) {
             const std::int32_t i = t < cells ? index[cell0 - begin + t] : -1;
             if (i >= 0) {
@@ -187,7 +189,8 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             for (int t = 0; t < cells; ++t) {
                 bool visible = mask_heads == 0;
                 for (int m = 0; m < mask_heads && !visible; ++m) {
-                    visible = p.mask[m * p.mask_head_stride + (token0 + token) * p.mask_token_stride + cell0 + t] != kF16MinusInfinity;
+                    visible =
+                        p.mask[m * p.mask_head_stride + (token0 + token) * p.mask_token_stride + cell0 + t] != kF16MinusInfinity;
                 }
                 if (visible) {
                     any_visible = true;
@@ -229,8 +232,9 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             }
             if (mask_heads > 0) {
                 const int head = kv_head * group + r % group;
-                kernels->from_f16(p.mask + head % mask_heads * p.mask_head_stride + (token0 + token) * p.mask_token_stride + cell0, cells,
-                                  mask);
+                kernels->from_f16(
+                    p.mask + head % mask_heads * p.mask_head_stride + (token0 + token) * p.mask_token_stride + cell0, cells,
+                    mask);
                 for (int t = 0; t < cells; ++t) {
                     s[t] += slopes[head] * mask[t];
                 }
@@ -310,8 +314,8 @@ void AttentionTask::State::merge(int tile, int kv_head, float* scratch) const {
     std::fill(max, max + rows, kMinusInfinity);
     std::fill(sum, sum + rows + rows * dv(), 0.0f);
     for (int split = 0; split < num_splits; ++split) {
-        const float* partial =
-            reinterpret_cast<const float*>(workspace) + ((tile * num_kv_heads() + kv_head) * num_splits + split) * partial_floats();
+        const float* partial = reinterpret_cast<const float*>(workspace) +
+                               ((tile * num_kv_heads() + kv_head) * num_splits + split) * partial_floats();
         for (int r = 0; r < rows; ++r) {
             const float m = std::max(max[r], partial[r]);
             if (m == kMinusInfinity) {
@@ -398,7 +402,9 @@ std::size_t AttentionTask::workspace_bytes(int num_threads) const noexcept {
     return sizeof(float) * (layout::align64(s.partials_floats()) + num_threads * layout::align64(s.scratch_floats()));
 }
 
-void AttentionTask::bind_workspace(std::byte* workspace) noexcept { state_->workspace = workspace; }
+void AttentionTask::bind_workspace(std::byte* workspace) noexcept {
+    state_->workspace = workspace;
+}
 
 void AttentionTask::run(int ith, int) noexcept {
     State& s = *state_;

@@ -3,7 +3,8 @@
 //   cache   = num_streams x stream
 //   stream  = [slots][window rows][head 0 codes][head 1 codes] ...      every part starts on a 64-byte boundary
 //   slots   = window_rows x Slot: which cell and position a window row holds; all-zero bytes mean free
-//   rows    = window_rows x row_dim f16, original space. The lowest mantissa bit of the first 64 channels is always 0: it carries the
+//   rows    = window_rows x row_dim f16, original space. The lowest mantissa bit of the first 64 channels is always 0: it carries
+//   the
 //             mark of exported rows (row_transfer.cc)
 //   codes   = ceil(num_cells / 64) blocks, one after the other, so that one head's context is one contiguous run
 //   block   = [subspace 0][subspace 1] ... [norms]
@@ -26,13 +27,23 @@ namespace vecinfer::layout {
 struct Slot {
     std::int32_t cell_plus_1;  // 0: free
     std::int32_t position;
-    std::uint64_t stamp;  // write order within the stream; the smallest is replaced first
+    std::uint64_t stamp;  // age, see make_stamp; the smallest is replaced first
 };
 static_assert(sizeof(Slot) == 16);
 
-constexpr std::size_t align64(std::size_t n) { return (n + 63) / 64 * 64; }
+/// Batches count up; within one, later positions are younger. Rows imported one after another count as one batch, whatever their
+/// order: `imported` marks it.
+constexpr std::uint64_t make_stamp(std::uint64_t batch, std::int32_t position, bool imported) {
+    return batch << 32 | static_cast<std::uint64_t>(imported) << 31 | (static_cast<std::uint32_t>(position) & 0x7fffffffu);
+}
 
-constexpr std::size_t subspace_bytes(int code_bits) { return static_cast<std::size_t>(kBlockCells) * code_bits / 8; }
+constexpr std::size_t align64(std::size_t n) {
+    return (n + 63) / 64 * 64;
+}
+
+constexpr std::size_t subspace_bytes(int code_bits) {
+    return static_cast<std::size_t>(kBlockCells) * code_bits / 8;
+}
 
 constexpr std::size_t block_bytes(int num_subspaces, int code_bits, bool has_norm) {
     return num_subspaces * subspace_bytes(code_bits) + (has_norm ? kBlockCells : 0);
@@ -42,12 +53,18 @@ inline std::size_t num_blocks(const CacheGeometry& g) {
     return (static_cast<std::size_t>(g.num_cells) + kBlockCells - 1) / kBlockCells;
 }
 
-inline std::size_t slots_bytes(const CacheGeometry& g) { return align64(sizeof(Slot) * g.window_rows()); }
+inline std::size_t slots_bytes(const CacheGeometry& g) {
+    return align64(sizeof(Slot) * g.window_rows());
+}
 
-inline std::size_t rows_bytes(const CacheGeometry& g) { return align64(sizeof(std::uint16_t) * g.row_dim * g.window_rows()); }
+inline std::size_t rows_bytes(const CacheGeometry& g) {
+    return align64(sizeof(std::uint16_t) * g.row_dim * g.window_rows());
+}
 
 /// Recent slots come first, then the sink slots.
-inline int num_recent_slots(const CacheGeometry& g) { return g.window_rows() - kSinkSequences * g.window.sink; }
+inline int num_recent_slots(const CacheGeometry& g) {
+    return g.window_rows() - kSinkSequences * g.window.sink;
+}
 
 /// Reads and writes one cell's code in a subspace of a block.
 inline std::uint16_t load_code(const std::uint8_t* subspace, int code_bits, int i) {

@@ -1,8 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
-
-#include <fmt/format.h>
 
 #include "cache/layout.h"
 #include "cache/row_rounding.h"
@@ -24,7 +24,9 @@ std::size_t CacheGeometry::stream_bytes() const noexcept {
            layout::align64(layout::num_blocks(*this) * kBlockCells * row_bytes());
 }
 
-std::size_t CacheGeometry::total_bytes() const noexcept { return num_streams * stream_bytes(); }
+std::size_t CacheGeometry::total_bytes() const noexcept {
+    return num_streams * stream_bytes();
+}
 
 namespace {
 
@@ -32,7 +34,9 @@ constexpr int kMaxHeadDim = 1024;
 constexpr int kMaxSubspaces = kMaxHeadDim / 2;
 
 // Cells j and j + 32 share a byte of 12-bit codes, so one thread must own both.
-int owner(int head, int cell, int nth) { return (head * 32 + cell % 32) % nth; }
+int owner(int head, int cell, int nth) {
+    return (head * 32 + cell % 32) % nth;
+}
 
 void encode_cell(const RowCodec& codec, int head, std::uint8_t* block, int i, const float* x) {
     std::array<std::uint16_t, kMaxSubspaces> codes;
@@ -64,8 +68,7 @@ Result<PackedCache> PackedCache::create(const CacheGeometry& g, const RowCodec* 
                               fmt::format("d{}b{} as the codec has", codec->sub_dim(), codec->code_bits()));
     }
     if (g.norms_per_row < (codec->has_norm() ? codec->num_heads() : 0)) {
-        return argument_error("norms_per_row", std::to_string(g.norms_per_row),
-                              fmt::format("at least {}", codec->num_heads()));
+        return argument_error("norms_per_row", std::to_string(g.norms_per_row), fmt::format("at least {}", codec->num_heads()));
     }
     if (g.num_cells < 1 || g.num_streams < 1) {
         return argument_error("num_cells x num_streams", fmt::format("{} x {}", g.num_cells, g.num_streams), "at least 1 x 1");
@@ -84,8 +87,7 @@ const std::uint8_t* PackedCache::code_block(int stream, int head, int block) con
     return StreamView(*this, memory_, stream).block(head, block);
 }
 
-void PackedCache::write_rows(const WritePlan& plan, const float* x, std::ptrdiff_t row_stride, int ith,
-                             int nth) const noexcept {
+void PackedCache::write_rows(const WritePlan& plan, const float* x, std::ptrdiff_t row_stride, int ith, int nth) const noexcept {
     const StreamView view(*this, memory_, plan.stream);
     const int row_dim = geometry_.row_dim;
     const std::size_t row_size = sizeof(std::uint16_t) * row_dim;
@@ -188,6 +190,8 @@ void PackedCache::copy_stream(int from, int to) noexcept {
     std::memcpy(memory_ + to * n, memory_ + from * n, n);
 }
 
-void PackedCache::clear() noexcept { std::memset(memory_, 0, geometry_.total_bytes()); }
+void PackedCache::clear() noexcept {
+    std::memset(memory_, 0, geometry_.total_bytes());
+}
 
 }  // namespace vecinfer

@@ -11,7 +11,7 @@ namespace vecinfer {
 /// Channels at the start of a row whose f16 form leaves the lowest mantissa bit free for the mark of exported rows.
 inline constexpr int kMarkedChannels = 64;
 
-/// f16 with the lowest mantissa bit cleared, rounded to nearest even at that width. Relative error at most 2^-10.
+/// f16 with the lowest mantissa bit cleared, rounded to nearest even at that width. Relative error of this step at most 2^-10.
 inline std::uint16_t round_to_even_f16(std::uint16_t h) {
     // The carry out of the mantissa moves into the exponent, which is right; at the largest finite value it would give
     // infinity, so there the bit is dropped instead.

@@ -1,12 +1,13 @@
 // Rows on their way out of and into a cache, in the room of one f16 row.
 //
-//   exact row:  row_dim f16 values; the lowest mantissa bits of the first 64 hold a mark: 16 bits tag, 16 bits codec hash, 32 bits
+//   exact row:  row_dim f16 values; the lowest mantissa bits of the first 64 hold a mark: 16 bits tag, 16 bits codec hash, 32
+//   bits
 //               position, most significant bit first. Import encodes the row again, which gives the same codes.
 //   code row:   u64 tag, u64 codec hash, per head its codes (nibbles, low first) and norm byte, zeros
+#include <fmt/format.h>
+
 #include <array>
 #include <cstring>
-
-#include <fmt/format.h>
 
 #include "cache/row_rounding.h"
 #include "cache/stream_view.h"
@@ -19,7 +20,9 @@ namespace {
 constexpr std::uint64_t kCodeRowTag = 0x31574f5243455600ull;  // "\0VECROW1"
 constexpr std::uint16_t kExactRowTag = 0xec5a;
 
-std::uint16_t short_hash(std::uint64_t hash) { return static_cast<std::uint16_t>(hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48); }
+std::uint16_t short_hash(std::uint64_t hash) {
+    return static_cast<std::uint16_t>(hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48);
+}
 
 struct CodeStream {
     std::byte* bytes;
@@ -127,7 +130,7 @@ Status PackedCache::import_row(int stream, int cell, const std::byte* in) {
     const std::int32_t position = static_cast<std::int32_t>(static_cast<std::uint32_t>(mark));
     const std::int32_t cells[] = {cell};
     const std::int32_t positions[] = {position};
-    Result<WritePlan> plan = plan_write(stream, cells, positions);
+    Result<WritePlan> plan = plan_write(stream, cells, positions, true);
     if (!plan.ok()) {
         return plan.status();
     }

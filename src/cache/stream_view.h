@@ -48,12 +48,14 @@ public:
         }
         return best;
     }
-    std::uint64_t next_stamp() const {
+    /// Number of the batch about to be written; a run of imports shares one.
+    std::uint64_t next_batch(bool imported) const {
         std::uint64_t last = 0;
         for (int i = 0; i < num_slots(); ++i) {
             last = slots()[i].stamp > last ? slots()[i].stamp : last;
         }
-        return last + 1;
+        const bool last_imported = (last >> 31 & 1) != 0;
+        return (last >> 32) + (imported && last_imported ? 0 : 1);
     }
 
 private:

@@ -1,9 +1,10 @@
-// The f16 window: which rows keep an exact copy. Rows are kept by write order; whether a query reads one exactly is decided by
-// position when attention runs, so results do not depend on what was rolled back in between.
+// The f16 window: which rows keep an exact copy. Rows are kept by age; whether a query reads one exactly is decided by position
+// when attention runs, so up to kRollbackRows rows can be rolled back without a trace. The rows of a stream are shared by its
+// sequences.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
-
-#include <fmt/format.h>
 
 #include "cache/stream_view.h"
 #include "vecinfer/cache.h"
@@ -43,7 +44,7 @@ void WritePlan::bind_staging(std::uint16_t* memory, int row_dim) {
 }
 
 Result<WritePlan> PackedCache::plan_write(int stream, std::span<const std::int32_t> cells,
-                                          std::span<const std::int32_t> positions) {
+                                          std::span<const std::int32_t> positions, bool imported) {
     if (Status status = check_batch(geometry_, stream, cells, positions); !status.ok()) {
         return status;
     }
@@ -74,10 +75,11 @@ Result<WritePlan> PackedCache::plan_write(int stream, std::span<const std::int32
     const bool staged = num_rows > kRollbackRows;
     std::vector<layout::Slot> before(slots, slots + view.num_slots());
     std::vector<int> row_in_slot(view.num_slots(), -1);
-    std::uint64_t stamp = view.next_stamp();
-    for (int row = 0; row < num_rows; ++row, ++stamp) {
+    const std::uint64_t batch = view.next_batch(imported);
+    for (int row = 0; row < num_rows; ++row) {
+        const std::uint64_t stamp = layout::make_stamp(batch, positions[row], imported);
         const int slot = view.oldest_slot(view.slot_range(positions[row]));
-        if (slot >= 0) {
+        if (slot >= 0 && (slots[slot].cell_plus_1 == 0 || slots[slot].stamp <= stamp)) {
             slots[slot] = {cells[row] + 1, positions[row], stamp};
             row_in_slot[slot] = row;
         }

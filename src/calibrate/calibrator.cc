@@ -1,13 +1,12 @@
-#include "vecinfer/calibrate.h"
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
-#include <fmt/format.h>
-
 #include "calibrate/full_transform.h"
 #include "codec/f16.h"
+#include "vecinfer/calibrate.h"
 #include "vecinfer/codec.h"
 
 namespace vecinfer {
@@ -77,7 +76,9 @@ struct Layer {
     Reservoir queries;
 };
 
-HeadSamples sample_of(const Reservoir& r) { return {r.num_heads, r.head_dim, r.rows}; }
+HeadSamples sample_of(const Reservoir& r) {
+    return {r.num_heads, r.head_dim, r.rows};
+}
 
 std::vector<float> mean(const Reservoir& r) {
     std::vector<float> m;
@@ -116,8 +117,10 @@ std::vector<float> smooth_factors(const Layer& layer, const TransformSpec& spec,
     return factors;
 }
 
-// Sub-vectors of one head in code space, as the codec will see them: transformed, and divided by their norm if the scheme stores norms.
-void append_samples(const Reservoir& reservoir, int head, const HeadTransform& transform, bool norm, std::vector<float>& samples) {
+// Sub-vectors of one head in code space, as the codec will see them: transformed, and divided by their norm if the scheme stores
+// norms.
+void append_samples(const Reservoir& reservoir, int head, const HeadTransform& transform, bool norm,
+                    std::vector<float>& samples) {
     std::vector<float> x(reservoir.head_dim);
     for (std::int64_t row = 0; row < reservoir.kept(); ++row) {
         const std::uint16_t* in = reservoir.rows.data() + row * reservoir.row_dim() + head * reservoir.head_dim;
@@ -149,7 +152,8 @@ struct Calibrator::State {
     std::map<int, Layer> layers;
 
     Status observe(const KvRows& r, bool keys);
-    Result<std::vector<Codebook>> train_side(const Reservoir& reservoir, const CodecSpec& spec, const std::vector<HeadTransform>& transforms,
+    Result<std::vector<Codebook>> train_side(const Reservoir& reservoir, const CodecSpec& spec,
+                                             const std::vector<HeadTransform>& transforms,
                                              const std::function<bool(double)>& progress) const;
 };
 
@@ -180,7 +184,8 @@ Status Calibrator::State::observe(const KvRows& r, bool keys) {
     Layer& layer = layers[r.layer];
     Reservoir& reservoir = keys ? layer.keys : layer.values;
     if (reservoir.seen == 0) {
-        reservoir.start(r.num_kv_heads, r.head_dim, options.seed * 2 + (keys ? 0 : 1) + static_cast<std::uint64_t>(r.layer) * 0x10001);
+        reservoir.start(r.num_kv_heads, r.head_dim,
+                        options.seed * 2 + (keys ? 0 : 1) + static_cast<std::uint64_t>(r.layer) * 0x10001);
     }
     if (reservoir.num_heads != r.num_kv_heads || reservoir.head_dim != r.head_dim || r.num_kv_heads < 1 || r.head_dim < 1) {
         return argument_error(fmt::format("layer {}", r.layer), fmt::format("{} heads of {}", r.num_kv_heads, r.head_dim),
@@ -190,7 +195,8 @@ Status Calibrator::State::observe(const KvRows& r, bool keys) {
         const float* row = r.rows + t * r.row_stride;
         for (int i = 0; i < reservoir.row_dim(); ++i) {
             if (!std::isfinite(row[i])) {
-                return argument_error(fmt::format("layer {}", r.layer), fmt::format("{} in channel {}", row[i], i), "finite keys and values");
+                return argument_error(fmt::format("layer {}", r.layer), fmt::format("{} in channel {}", row[i], i),
+                                      "finite keys and values");
             }
         }
         reservoir.add(row, options.tokens_per_layer);
@@ -214,15 +220,20 @@ Status Calibrator::observe_queries(const QueryRows& r) {
     std::vector<float> row(queries.row_dim());
     for (std::int64_t t = 0; t < r.num_tokens; ++t) {
         for (int h = 0; h < r.num_qo_heads; ++h) {
-            std::copy_n(r.queries + t * r.token_stride + h * r.head_stride, r.head_dim, row.begin() + static_cast<std::ptrdiff_t>(h) * r.head_dim);
+            std::copy_n(r.queries + t * r.token_stride + h * r.head_stride, r.head_dim,
+                        row.begin() + static_cast<std::ptrdiff_t>(h) * r.head_dim);
         }
         queries.add(row.data(), state_->options.tokens_per_layer / 4 + 1);
     }
     return {};
 }
 
-Status Calibrator::observe_keys(const KvRows& rows) { return state_->observe(rows, true); }
-Status Calibrator::observe_values(const KvRows& rows) { return state_->observe(rows, false); }
+Status Calibrator::observe_keys(const KvRows& rows) {
+    return state_->observe(rows, true);
+}
+Status Calibrator::observe_values(const KvRows& rows) {
+    return state_->observe(rows, false);
+}
 
 std::int64_t Calibrator::tokens() const noexcept {
     std::int64_t most = 0;
@@ -268,14 +279,16 @@ Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<boo
     const double total = 2.0 * static_cast<double>(state_->layers.size());
     for (const auto& [index, layer] : state_->layers) {
         if (layer.keys.seen == 0 || layer.values.seen == 0 || layer.keys.num_heads != layer.values.num_heads) {
-            return argument_error(fmt::format("layer {}", index), fmt::format("{} keys and {} values", layer.keys.seen, layer.values.seen),
+            return argument_error(fmt::format("layer {}", index),
+                                  fmt::format("{} keys and {} values", layer.keys.seen, layer.values.seen),
                                   "keys and values of the same heads");
         }
         LayerCalibration out;
         out.shape = {index, layer.keys.num_heads, layer.keys.head_dim, layer.values.head_dim};
         if ((scheme.key_transform.optimal || scheme.key_transform.full) &&
             (layer.queries.seen == 0 || layer.queries.head_dim != layer.keys.head_dim)) {
-            return argument_error(fmt::format("layer {} queries", index), "none", "queries of every layer, which smooth-opt and full need");
+            return argument_error(fmt::format("layer {} queries", index), "none",
+                                  "queries of every layer, which smooth-opt and full need");
         }
         if (scheme.key_transform.center) {
             out.key_center = mean(layer.keys);
@@ -296,13 +309,13 @@ Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<boo
         std::vector<HeadTransform> value_transforms;
         for (int head = 0; head < out.shape.num_kv_heads; ++head) {
             const auto of_head = [head](const std::vector<float>& all, int per_head) {
-                return all.empty() ? std::span<const float>() : std::span(all).subspan(static_cast<std::size_t>(head) * per_head, per_head);
+                return all.empty() ? std::span<const float>()
+                                   : std::span(all).subspan(static_cast<std::size_t>(head) * per_head, per_head);
             };
             const int dk = out.shape.head_dim_k;
             const int dv = out.shape.head_dim_v;
-            Result<HeadTransform> k =
-                HeadTransform::create(dk, scheme.key_transform, of_head(out.smooth_factors, dk), of_head(out.key_center, dk),
-                                      of_head(out.key_matrix, dk * dk));
+            Result<HeadTransform> k = HeadTransform::create(dk, scheme.key_transform, of_head(out.smooth_factors, dk),
+                                                            of_head(out.key_center, dk), of_head(out.key_matrix, dk * dk));
             Result<HeadTransform> v = HeadTransform::create(dv, scheme.value_transform, {}, of_head(out.value_center, dv),
                                                             of_head(out.value_matrix, dv * dv));
             if (!k.ok() || !v.ok()) {

@@ -53,7 +53,8 @@ Eigen::MatrixXd band_mixing(int dim, int sub_dim) {
 
 }  // namespace
 
-std::vector<float> full_matrices(const HeadSamples& rows, const HeadSamples& queries, std::span<const float> center, int sub_dim) {
+std::vector<float> full_matrices(const HeadSamples& rows, const HeadSamples& queries, std::span<const float> center,
+                                 int sub_dim) {
     const int dim = rows.head_dim;
     const Eigen::MatrixXd mix = band_mixing(dim, sub_dim);
     const int group = queries.num_heads / rows.num_heads;

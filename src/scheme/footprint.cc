@@ -70,10 +70,11 @@ Totals sum_layers(const Scheme& scheme, std::span<const LayerShape> layers, std:
             const std::size_t books = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
             totals.codebook_bytes += books * (codebook_bytes(scheme.key) + codebook_bytes(scheme.value));
             const std::size_t per_channel = static_cast<std::size_t>(shape.num_kv_heads) * sizeof(float);
-            totals.codebook_bytes += per_channel * shape.head_dim_k * (scheme.key_transform.smooth + scheme.key_transform.center) +
-                                     per_channel * shape.head_dim_v * scheme.value_transform.center +
-                                     per_channel * shape.head_dim_k * shape.head_dim_k * scheme.key_transform.full +
-                                     per_channel * shape.head_dim_v * shape.head_dim_v * scheme.value_transform.full;
+            totals.codebook_bytes +=
+                per_channel * shape.head_dim_k * (scheme.key_transform.smooth + scheme.key_transform.center) +
+                per_channel * shape.head_dim_v * scheme.value_transform.center +
+                per_channel * shape.head_dim_k * shape.head_dim_k * scheme.key_transform.full +
+                per_channel * shape.head_dim_v * shape.head_dim_v * scheme.value_transform.full;
         }
     }
     if (!calibrated) {

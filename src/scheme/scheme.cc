@@ -10,10 +10,10 @@ namespace vecinfer {
 namespace {
 
 // What `automatic` becomes. Data-free codebooks are made for unit-variance Gaussian entries, which only the Hadamard transform
-// and the norm can promise; with a calibration the codebook learns the values' own shape, so rotating them is not a must.
+// and the norm can promise. With a calibration these measured best, see docs/numerics.md.
 constexpr TransformSpec kDataFreeTransform{.hadamard = true};
-constexpr TransformSpec kCalibratedKeyTransform{.smooth = true, .hadamard = true};
-constexpr TransformSpec kCalibratedValueTransform{};
+constexpr TransformSpec kCalibratedKeyTransform{.smooth = true, .hadamard = true, .center = true};
+constexpr TransformSpec kCalibratedValueTransform{.hadamard = true};
 constexpr Norm kCalibratedNorm = Norm::vector;
 
 constexpr CodecSpec kF16Spec{CodecKind::f16, 1, 16};
@@ -106,8 +106,9 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
     }
     for (const auto& [option, spec] : {std::pair("kt", out.key_transform), std::pair("vt", out.value_transform)}) {
         if (spec.smooth || spec.center || spec.full) {
-            return argument_error(fmt::format("scheme: {}", option), spelling::transform_name(spec),
-                                  "none or hadamard without a calibration (means, smooth factors and matrices come from a sidecar)");
+            return argument_error(
+                fmt::format("scheme: {}", option), spelling::transform_name(spec),
+                "none or hadamard without a calibration (means, smooth factors and matrices come from a sidecar)");
         }
     }
     if (out.norm != Norm::vector) {

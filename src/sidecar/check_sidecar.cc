@@ -63,8 +63,10 @@ Status check_smooth_factors(const LayerCalibration& layer, bool smooth) {
 }
 
 // Values of all heads, `per_head` each, or none if the scheme does not have this step.
-Status check_step(const LayerCalibration& layer, std::string_view name, const std::vector<float>& values, int per_head, bool wanted) {
-    const std::size_t expected = wanted ? static_cast<std::size_t>(layer.shape.num_kv_heads) * static_cast<std::size_t>(per_head) : 0;
+Status check_step(const LayerCalibration& layer, std::string_view name, const std::vector<float>& values, int per_head,
+                  bool wanted) {
+    const std::size_t expected =
+        wanted ? static_cast<std::size_t>(layer.shape.num_kv_heads) * static_cast<std::size_t>(per_head) : 0;
     if (values.size() != expected) {
         return layer_error(layer.shape.layer, name, fmt::format("{}", values.size()), fmt::format("{}", expected));
     }

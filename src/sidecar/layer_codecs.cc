@@ -18,7 +18,8 @@ std::string shape_text(const LayerShape& shape) {
 
 Status check_channels(const LayerShape& shape, std::string_view part, bool wanted, int per_head, std::size_t got) {
     const std::size_t expected = static_cast<std::size_t>(shape.num_kv_heads) * static_cast<std::size_t>(per_head);
-    return !wanted || got == expected ? Status() : layer_mismatch(shape.layer, part, fmt::format("{}", got), fmt::format("{}", expected));
+    return !wanted || got == expected ? Status()
+                                      : layer_mismatch(shape.layer, part, fmt::format("{}", got), fmt::format("{}", expected));
 }
 
 Status check_calibration(const Scheme& scheme, const LayerShape& shape, const LayerCalibration& calibration) {
@@ -29,7 +30,8 @@ Status check_calibration(const Scheme& scheme, const LayerShape& shape, const La
                               shape_text(shape));
     }
     const TransformSpec& kt = scheme.key_transform;
-    if (Status s = check_channels(shape, "smooth factors", kt.smooth, shape.head_dim_k, calibration.smooth_factors.size()); !s.ok()) {
+    if (Status s = check_channels(shape, "smooth factors", kt.smooth, shape.head_dim_k, calibration.smooth_factors.size());
+        !s.ok()) {
         return s;
     }
     if (Status s = check_channels(shape, "key center", kt.center, shape.head_dim_k, calibration.key_center.size()); !s.ok()) {
@@ -40,10 +42,12 @@ Status check_calibration(const Scheme& scheme, const LayerShape& shape, const La
     if (Status s = check_channels(shape, "key matrix", kt.full, dk * dk, calibration.key_matrix.size()); !s.ok()) {
         return s;
     }
-    if (Status s = check_channels(shape, "value matrix", scheme.value_transform.full, dv * dv, calibration.value_matrix.size()); !s.ok()) {
+    if (Status s = check_channels(shape, "value matrix", scheme.value_transform.full, dv * dv, calibration.value_matrix.size());
+        !s.ok()) {
         return s;
     }
-    if (Status s = check_channels(shape, "value center", scheme.value_transform.center, shape.head_dim_v, calibration.value_center.size());
+    if (Status s = check_channels(shape, "value center", scheme.value_transform.center, shape.head_dim_v,
+                                  calibration.value_center.size());
         !s.ok()) {
         return s;
     }
@@ -74,8 +78,9 @@ Result<std::vector<HeadTransform>> make_transforms(const TransformSpec& spec, in
         const auto of_head = [&](bool on, std::span<const float> all, std::size_t n) {
             return on ? all.subspan(static_cast<std::size_t>(head) * n, n) : std::span<const float>();
         };
-        Result<HeadTransform> transform = HeadTransform::create(head_dim, spec, of_head(spec.smooth, smooth_factors, dim),
-                                                                of_head(spec.center, center, dim), of_head(spec.full, matrix, dim * dim));
+        Result<HeadTransform> transform =
+            HeadTransform::create(head_dim, spec, of_head(spec.smooth, smooth_factors, dim), of_head(spec.center, center, dim),
+                                  of_head(spec.full, matrix, dim * dim));
         if (!transform.ok()) {
             return transform.status();
         }
@@ -117,8 +122,8 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
         }
         codebooks = std::move(universal.value());
     }
-    Result<std::vector<HeadTransform>> transforms =
-        make_transforms(key ? scheme->key_transform : scheme->value_transform, shape.num_kv_heads, head_dim, smooth_factors, center, matrix);
+    Result<std::vector<HeadTransform>> transforms = make_transforms(key ? scheme->key_transform : scheme->value_transform,
+                                                                    shape.num_kv_heads, head_dim, smooth_factors, center, matrix);
     if (!transforms.ok()) {
         return with_prefix(fmt::format("layer {}", shape.layer), transforms.status());
     }

@@ -209,7 +209,8 @@ Status read_layers(Reader& reader, Sidecar& out) {
         }
         const auto read_matrix = [&](bool full, char side, int head_dim) {
             const auto dim = static_cast<std::uint64_t>(head_dim);
-            return full ? reader.tensor<float>(fmt::format("blk.{}.{}.matrix", shape.layer, side), gguf::kTensorF32, {dim, dim, heads})
+            return full ? reader.tensor<float>(fmt::format("blk.{}.{}.matrix", shape.layer, side), gguf::kTensorF32,
+                                               {dim, dim, heads})
                         : std::vector<float>();
         };
         layer.key_matrix = read_matrix(out.scheme.key_transform.full, 'k', shape.head_dim_k);
@@ -257,7 +258,8 @@ void add_codebooks(gguf::Writer& writer, int layer, char side, const std::vector
 }
 
 // One value per head and channel; nothing is written for a step that the scheme does not have.
-void add_channels(gguf::Writer& writer, const LayerShape& shape, std::string_view name, int head_dim, const std::vector<float>& values) {
+void add_channels(gguf::Writer& writer, const LayerShape& shape, std::string_view name, int head_dim,
+                  const std::vector<float>& values) {
     if (!values.empty()) {
         const std::uint64_t dims[] = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(shape.num_kv_heads)};
         writer.add_tensor(fmt::format("blk.{}.{}", shape.layer, name), dims, gguf::kTensorF32, std::as_bytes(std::span(values)));
@@ -268,7 +270,8 @@ void add_matrices(gguf::Writer& writer, const LayerShape& shape, char side, int 
     if (!values.empty()) {
         const auto dim = static_cast<std::uint64_t>(head_dim);
         const std::uint64_t dims[] = {dim, dim, static_cast<std::uint64_t>(shape.num_kv_heads)};
-        writer.add_tensor(fmt::format("blk.{}.{}.matrix", shape.layer, side), dims, gguf::kTensorF32, std::as_bytes(std::span(values)));
+        writer.add_tensor(fmt::format("blk.{}.{}.matrix", shape.layer, side), dims, gguf::kTensorF32,
+                          std::as_bytes(std::span(values)));
     }
 }
 

@@ -89,7 +89,7 @@ void copy(const float* x, float* y, int n) noexcept {
 }  // namespace
 
 Result<HeadTransform> HeadTransform::create(int head_dim, const TransformSpec& spec, std::span<const float> smooth_factors,
-                                             std::span<const float> center, std::span<const float> matrix) {
+                                            std::span<const float> center, std::span<const float> matrix) {
     if (Status status = check_head_dim(head_dim); !status.ok()) {
         return status;
     }
@@ -171,7 +171,9 @@ void HeadTransform::forward(const float* x, float* y) const noexcept {
     }
 }
 
-void HeadTransform::inverse(const float* y, float* x) const noexcept { inverse_sum(y, 1.0f, x); }
+void HeadTransform::inverse(const float* y, float* x) const noexcept {
+    inverse_sum(y, 1.0f, x);
+}
 
 void HeadTransform::inverse_sum(const float* y, float weight, float* x) const noexcept {
     copy(y, x, head_dim_);

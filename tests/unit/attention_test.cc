@@ -27,7 +27,7 @@ struct Case {
     float max_bias = 0;
     bool mask = true;
     bool sinks = false;
-    int sliding = 0;        // sliding-window mask of that width
+    int sliding = 0;  // sliding-window mask of that width
     float magnitude = 1.0f;
     TransformSpec key_transform{true, true};
     TransformSpec value_transform{false, false};
@@ -39,10 +39,16 @@ std::vector<Case> cases() {
         all.push_back({.name = "gqa" + std::to_string(group), .group = group});
     }
     for (const int head_dim : {64, 80, 96, 112, 128, 192, 256}) {
-        all.push_back({.name = "dim" + std::to_string(head_dim), .head_dim_k = head_dim, .head_dim_v = head_dim, .num_tokens = 3, .window = {16, 2}});
+        all.push_back({.name = "dim" + std::to_string(head_dim),
+                       .head_dim_k = head_dim,
+                       .head_dim_v = head_dim,
+                       .num_tokens = 3,
+                       .window = {16, 2}});
     }
     for (const CodecSpec& s : supported_vq_specs()) {
-        all.push_back({.name = "d" + std::to_string(s.sub_dim) + "b" + std::to_string(s.code_bits), .sub_dim = s.sub_dim, .code_bits = s.code_bits});
+        all.push_back({.name = "d" + std::to_string(s.sub_dim) + "b" + std::to_string(s.code_bits),
+                       .sub_dim = s.sub_dim,
+                       .code_bits = s.code_bits});
     }
     for (const int kv_len : {1, 63, 64, 65, 1023, 1025, 2500}) {
         all.push_back({.name = "len" + std::to_string(kv_len), .kv_len = kv_len, .window = {32, 4}});
@@ -117,8 +123,13 @@ struct Problem {
     }
 
     static Shape shape(const Case& c, int head_dim, TransformSpec transform) {
-        return {.num_kv_heads = c.num_kv_heads, .head_dim = head_dim, .sub_dim = c.sub_dim, .code_bits = c.code_bits, .transform = transform,
-                .num_cells = c.kv_len, .window = c.window};
+        return {.num_kv_heads = c.num_kv_heads,
+                .head_dim = head_dim,
+                .sub_dim = c.sub_dim,
+                .code_bits = c.code_bits,
+                .transform = transform,
+                .num_cells = c.kv_len,
+                .window = c.window};
     }
 
     OwnedCache k;

@@ -93,8 +93,8 @@ public:
     std::size_t bytes() const { return cache.geometry().total_bytes(); }
 
     /// Writes rows with `num_threads` shares carried out one after another; returns the plan with its staging kept alive.
-    WritePlan write(int stream, const std::vector<std::int32_t>& cells, const std::vector<std::int32_t>& positions, const float* rows,
-                    int num_threads = 1) {
+    WritePlan write(int stream, const std::vector<std::int32_t>& cells, const std::vector<std::int32_t>& positions,
+                    const float* rows, int num_threads = 1) {
         Result<WritePlan> plan = cache.plan_write(stream, cells, positions);
         EXPECT_TRUE(plan.ok()) << plan.status().message();
         const int row_dim = cache.geometry().row_dim;

@@ -14,7 +14,12 @@ class EveryWidth : public ::testing::TestWithParam<std::tuple<CodecSpec, int, No
 // The packed bytes must give back what the codec itself says, code by code, whatever the width, head size and block edge.
 TEST_P(EveryWidth, PackedCellsDecodeToWhatTheCodecEncodes) {
     const auto& [spec, head_dim, norm] = GetParam();
-    Shape s{.num_kv_heads = 3, .head_dim = head_dim, .sub_dim = spec.sub_dim, .code_bits = spec.code_bits, .norm = norm, .num_cells = 200};
+    Shape s{.num_kv_heads = 3,
+            .head_dim = head_dim,
+            .sub_dim = spec.sub_dim,
+            .code_bits = spec.code_bits,
+            .norm = norm,
+            .num_cells = 200};
     OwnedCache owned(s);
     const int row_dim = 3 * head_dim;
     const std::vector<float> rows = normal_rows(150, row_dim, 5);
@@ -90,7 +95,8 @@ TEST(PackedCache, RefusesWhatDoesNotFit) {
     CacheGeometry g = owned.cache.geometry();
     alignas(64) std::byte memory[64];
     g.row_dim = 64;
-    EXPECT_EQ("row_dim: got 64, expected 128 as the codec has", PackedCache::create(g, &owned.codec(), memory).status().message());
+    EXPECT_EQ("row_dim: got 64, expected 128 as the codec has",
+              PackedCache::create(g, &owned.codec(), memory).status().message());
     g = owned.cache.geometry();
     g.code_bits = 12;
     EXPECT_FALSE(PackedCache::create(g, &owned.codec(), memory).ok());
@@ -128,7 +134,8 @@ class Transfer : public ::testing::TestWithParam<CodecSpec> {};
 
 // Rows inside and outside the window survive the trip through f16-sized rows byte for byte.
 TEST_P(Transfer, ExportAndImportRestoreEverything) {
-    const Shape s{.num_kv_heads = 2, .sub_dim = GetParam().sub_dim, .code_bits = GetParam().code_bits, .num_cells = 128, .window = {16, 2}};
+    const Shape s{
+        .num_kv_heads = 2, .sub_dim = GetParam().sub_dim, .code_bits = GetParam().code_bits, .num_cells = 128, .window = {16, 2}};
     OwnedCache from(s);
     const std::vector<float> rows = normal_rows(100, 128, 3);
     for (int i = 0; i < 100; ++i) {

@@ -1,7 +1,7 @@
 // Tile kernels of CPU attention, one table per ISA. Tiles are 64 cells (kBlockCells) by head_dim f32 values, row-major.
 //
-// Precision: everything accumulates in f32 over at most head_dim (1024) or 64 terms per call, so the relative error of a score is below
-// 1e-6 * sqrt(head_dim); exp is a degree-6 polynomial with relative error below 3e-7. Error against fp64: docs/numerics.md.
+// Precision: everything accumulates in f32 over at most head_dim (1024) or 64 terms per call, so the relative error of a score is
+// below 1e-6 * sqrt(head_dim); exp is a degree-6 polynomial with relative error below 3e-7. Error against fp64: docs/numerics.md.
 #pragma once
 
 #include <cstddef>

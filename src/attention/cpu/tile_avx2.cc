@@ -3,6 +3,8 @@
 
 namespace vecinfer::cpu {
 
-const TileKernels& tile_kernels_avx2() { return tile_avx2::kTable; }
+const TileKernels& tile_kernels_avx2() {
+    return tile_avx2::kTable;
+}
 
 }  // namespace vecinfer::cpu

@@ -3,6 +3,8 @@
 
 namespace vecinfer::cpu {
 
-const TileKernels& tile_kernels_avx512() { return tile_avx512::kTable; }
+const TileKernels& tile_kernels_avx512() {
+    return tile_avx512::kTable;
+}
 
 }  // namespace vecinfer::cpu

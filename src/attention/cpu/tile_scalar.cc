@@ -3,6 +3,8 @@
 
 namespace vecinfer::cpu {
 
-const TileKernels& tile_kernels_scalar() { return tile_scalar::kTable; }
+const TileKernels& tile_kernels_scalar() {
+    return tile_scalar::kTable;
+}
 
 }  // namespace vecinfer::cpu

@@ -57,8 +57,7 @@ Status attention_reference(const PackedCache& k, const PackedCache& v, int strea
             for (int cell = 0; cell < p.kv_len; ++cell) {
                 double bias = 0;
                 if (p.mask != nullptr) {
-                    const std::uint16_t m =
-                        p.mask[head % p.mask_heads * p.mask_head_stride + token * p.mask_token_stride + cell];
+                    const std::uint16_t m = p.mask[head % p.mask_heads * p.mask_head_stride + token * p.mask_token_stride + cell];
                     if (m == kF16MinusInfinity) {
                         continue;
                     }
