@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 #include "sidecar_choice.h"
 #include "verb.h"
@@ -81,14 +82,39 @@ std::string bytes_text(double bytes) {
     return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, kUnits[unit]);
 }
 
-std::string transform_text(const TransformSpec& transform) {
-    if (transform.automatic) {
-        return "automatic";
+struct StepNames {
+    std::string_view center;
+    std::string_view full;
+    std::string_view smooth;
+    std::string_view optimal;
+    std::string_view hadamard;
+    std::string_view separator;
+};
+constexpr StepNames kStepTexts{.center = "subtract the mean",
+                               .full = "calibrated matrix",
+                               .smooth = "smooth factors",
+                               .optimal = "smooth factors balanced against queries",
+                               .hadamard = "Hadamard",
+                               .separator = ", then "};
+constexpr StepNames kStepWords{
+    .center = "center", .full = "full", .smooth = "smooth", .optimal = "smooth-opt", .hadamard = "hadamard", .separator = "+"};
+
+// The steps in the order they are applied.
+std::string transform_name(const TransformSpec& transform, const StepNames& names) {
+    std::vector<std::string_view> steps;
+    if (transform.center) {
+        steps.push_back(names.center);
+    }
+    if (transform.full) {
+        steps.push_back(names.full);
     }
     if (transform.smooth) {
-        return transform.hadamard ? "smooth factors, then Hadamard" : "smooth factors";
+        steps.push_back(transform.optimal ? names.optimal : names.smooth);
     }
-    return transform.hadamard ? "Hadamard" : "none";
+    if (transform.hadamard) {
+        steps.push_back(names.hadamard);
+    }
+    return steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, names.separator));
 }
 
 std::string codec_text(const CodecSpec& codec) {
@@ -99,18 +125,11 @@ std::string codec_text(const CodecSpec& codec) {
                        static_cast<double>(codec.code_bits) / codec.sub_dim, 1 << codec.code_bits);
 }
 
-std::string transform_word(const TransformSpec& transform) {
-    if (transform.smooth) {
-        return transform.hadamard ? "smooth+hadamard" : "smooth";
-    }
-    return transform.hadamard ? "hadamard" : "none";
-}
-
 Json codec_json(const CodecSpec& codec, const TransformSpec& transform) {
     return {{"sub_dim", codec.sub_dim},
             {"code_bits", codec.code_bits},
             {"bits_per_value", static_cast<double>(codec.code_bits) / codec.sub_dim},
-            {"transform", transform_word(transform)}};
+            {"transform", transform_name(transform, kStepWords)}};
 }
 
 Json scheme_json(const Scheme& asked, const Scheme& scheme) {
@@ -149,6 +168,10 @@ Json sidecar_json(const Sidecar& sidecar, const std::string& path) {
                           {"head_dim_k", layer.shape.head_dim_k},
                           {"head_dim_v", layer.shape.head_dim_v},
                           {"smooth_factors", layer.smooth_factors.size()},
+                          {"key_center", layer.key_center.size()},
+                          {"value_center", layer.value_center.size()},
+                          {"key_matrix", layer.key_matrix.size()},
+                          {"value_matrix", layer.value_matrix.size()},
                           {"key_codebooks", layer.key_codebooks.size()},
                           {"value_codebooks", layer.value_codebooks.size()}});
     }
@@ -186,8 +209,8 @@ void print_scheme(const Subject& subject) {
         return;
     }
     fmt::print("spelled out  {}\n", to_long_string(scheme));
-    fmt::print("keys         {}; transform: {}\n", codec_text(scheme.key), transform_text(scheme.key_transform));
-    fmt::print("values       {}; transform: {}\n", codec_text(scheme.value), transform_text(scheme.value_transform));
+    fmt::print("keys         {}; transform: {}\n", codec_text(scheme.key), transform_name(scheme.key_transform, kStepTexts));
+    fmt::print("values       {}; transform: {}\n", codec_text(scheme.value), transform_name(scheme.value_transform, kStepTexts));
     fmt::print("norm         {}\n", scheme.norm == Norm::vector ? "one byte per head and token" : "none");
     fmt::print("codebooks    {}\n", !subject.calibrated           ? "data-free: one universal codebook"
                                     : scheme.scope == Scope::head ? "calibrated, one per layer and KV head"

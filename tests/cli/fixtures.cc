@@ -58,6 +58,15 @@ Codebook codebook(const CodecSpec& spec, int salt) {
     return book;
 }
 
+std::vector<float> scaled_identities(int num_heads, int head_dim, float scale) {
+    const auto dim = static_cast<std::size_t>(head_dim);
+    std::vector<float> matrices(static_cast<std::size_t>(num_heads) * dim * dim, 0.0F);
+    for (std::size_t row = 0; row < static_cast<std::size_t>(num_heads) * dim; ++row) {
+        matrices[row * dim + row % dim] = scale;
+    }
+    return matrices;
+}
+
 }  // namespace
 
 void CliTest::SetUp() {
@@ -124,6 +133,18 @@ Sidecar CliTest::sidecar(const std::string& scheme, const std::string& model) co
         LayerCalibration layer{.shape = shape};
         if (resolved->key_transform.smooth) {
             layer.smooth_factors.assign(static_cast<std::size_t>(shape.num_kv_heads * shape.head_dim_k), 1.5F);
+        }
+        if (resolved->key_transform.center) {
+            layer.key_center.assign(static_cast<std::size_t>(shape.num_kv_heads * shape.head_dim_k), -0.25F);
+        }
+        if (resolved->value_transform.center) {
+            layer.value_center.assign(static_cast<std::size_t>(shape.num_kv_heads * shape.head_dim_v), 0.75F);
+        }
+        if (resolved->key_transform.full) {
+            layer.key_matrix = scaled_identities(shape.num_kv_heads, shape.head_dim_k, 2.0F);
+        }
+        if (resolved->value_transform.full) {
+            layer.value_matrix = scaled_identities(shape.num_kv_heads, shape.head_dim_v, 0.5F);
         }
         const int books = resolved->scope == Scope::head ? shape.num_kv_heads : 1;
         for (int head = 0; head < books; ++head) {

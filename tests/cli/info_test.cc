@@ -94,6 +94,41 @@ TEST_F(InfoTest, ASchemeThatNeedsCalibrationIsCountedCalibrated) {
     EXPECT_EQ(data["key"]["transform"], "smooth+hadamard");
 }
 
+TEST_F(InfoTest, TransformsAreNamedForPeopleAndPrograms) {
+    struct Case {
+        std::string options;
+        std::string key;
+        std::string value;
+        std::string key_text;
+        std::string value_text;
+    };
+    const std::vector<Case> cases = {
+        {"", "center+smooth+hadamard", "hadamard", "subtract the mean, then smooth factors, then Hadamard", "Hadamard"},
+        {",kt=none,vt=none", "none", "none", "none", "none"},
+        {",kt=center+smooth-opt+hadamard,vt=center+hadamard", "center+smooth-opt+hadamard", "center+hadamard",
+         "subtract the mean, then smooth factors balanced against queries, then Hadamard", "subtract the mean, then Hadamard"},
+        {",kt=center+full,vt=full", "center+full", "full", "subtract the mean, then calibrated matrix", "calibrated matrix"},
+        {",kt=smooth,vt=center", "smooth", "center", "smooth factors", "subtract the mean"}};
+    write_model("m.gguf");
+    for (const Case& c : cases) {
+        write_sidecar("c.gguf", "vecinfer:k2v2" + c.options, "m.gguf");
+        const json data = info({"c.gguf"});
+        EXPECT_EQ(data["key"]["transform"], c.key);
+        EXPECT_EQ(data["value"]["transform"], c.value);
+        const std::string text = vecinfer({"info", "c.gguf"}).out;
+        EXPECT_THAT(lines_after(text, "keys "), testing::ElementsAre(testing::EndsWith("; transform: " + c.key_text)));
+        EXPECT_THAT(lines_after(text, "values "), testing::ElementsAre(testing::EndsWith("; transform: " + c.value_text)));
+        // 2 KV heads of 16 channels in f32, and 16 x 16 matrices.
+        const json& layer = data["sidecar"]["layers"][1];
+        const auto has = [](const std::string& all, const std::string& step) { return all.find(step) != std::string::npos; };
+        EXPECT_EQ(layer["smooth_factors"], has(c.key, "smooth") ? 2 * 16 : 0) << c.options;
+        EXPECT_EQ(layer["key_center"], has(c.key, "center") ? 2 * 16 : 0) << c.options;
+        EXPECT_EQ(layer["value_center"], has(c.value, "center") ? 2 * 16 : 0) << c.options;
+        EXPECT_EQ(layer["key_matrix"], has(c.key, "full") ? 2 * 16 * 16 : 0) << c.options;
+        EXPECT_EQ(layer["value_matrix"], has(c.value, "full") ? 2 * 16 * 16 : 0) << c.options;
+    }
+}
+
 TEST_F(InfoTest, Errors) {
     write_model("m.gguf");
     write_model("other.gguf", {.name = "Other", .weight = 5.0F});

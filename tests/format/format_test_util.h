@@ -63,6 +63,36 @@ inline Sidecar golden_sidecar() {
     return out;
 }
 
+/// Gives `layer` what `scheme`, resolved, asks for: factors, means and matrices (invertible, no two alike) and codebooks.
+inline void fill_for_scheme(const Scheme& scheme, LayerCalibration& layer) {
+    const auto numbers = [&](bool wanted, int per_head, float start) {
+        std::vector<float> out;
+        for (int i = 0; wanted && i < layer.shape.num_kv_heads * per_head; ++i) {
+            out.push_back(start + 0.125f * static_cast<float>(i));
+        }
+        return out;
+    };
+    const auto matrices = [&](bool wanted, int dim, float diagonal) {
+        std::vector<float> out;
+        for (int row = 0; wanted && row < layer.shape.num_kv_heads * dim; ++row) {
+            for (int column = 0; column < dim; ++column) {
+                out.push_back(column == row % dim ? diagonal : 0.001f * static_cast<float>(row - 3 * column));
+            }
+        }
+        return out;
+    };
+    const int dk = layer.shape.head_dim_k;
+    const int dv = layer.shape.head_dim_v;
+    layer.smooth_factors = numbers(scheme.key_transform.smooth, dk, 0.5f);
+    layer.key_center = numbers(scheme.key_transform.center, dk, -1.0f);
+    layer.value_center = numbers(scheme.value_transform.center, dv, -2.0f);
+    layer.key_matrix = matrices(scheme.key_transform.full, dk, 1.5f);
+    layer.value_matrix = matrices(scheme.value_transform.full, dv, -0.75f);
+    const int books = scheme.scope == Scope::head ? layer.shape.num_kv_heads : 1;
+    layer.key_codebooks = golden_codebooks(1, 0, scheme.key.sub_dim, books);
+    layer.value_codebooks = golden_codebooks(1, 1, scheme.value.sub_dim, books);
+}
+
 /// Raw GGUF, so that malformed files can be made that no writer would make.
 class RawGguf {
 public:

@@ -87,6 +87,16 @@ TEST(LayerCodecs, MismatchesAreNamed) {
     EXPECT_EQ(error("vecinfer:k2v2,kt=none,scope=layer", kShape, &calibration).message(),
               "layer 3: codebooks: got 2, expected 1");
     EXPECT_EQ(error("vecinfer:k2v2", kShape, &calibration).code(), ErrorCode::mismatch);
+    EXPECT_EQ(error("vecinfer:k2v2,kt=center", kShape, &calibration).message(), "layer 3: key center: got 0, expected 32");
+    EXPECT_EQ(error("vecinfer:k2v2,kt=full", kShape, &calibration).message(), "layer 3: key matrix: got 0, expected 512");
+    EXPECT_EQ(error("vecinfer:k2v2,kt=none,vt=center", kShape, &calibration).message(),
+              "layer 3: value center: got 0, expected 16");
+    EXPECT_EQ(error("vecinfer:k2v2,kt=none,vt=full", kShape, &calibration).message(),
+              "layer 3: value matrix: got 0, expected 128");
+    LayerCalibration singular = calibration;
+    singular.key_matrix.assign(512, 1.0f);
+    EXPECT_EQ(error("vecinfer:k2v2,kt=full", kShape, &singular).message(),
+              "layer 3: matrix: got a singular or nearly singular one, expected an invertible one");
     EXPECT_FALSE(error("vecinfer:k4v2,kt=none", kShape, &calibration).ok());
     EXPECT_EQ(error("vecinfer:k2v2,kt=smooth", kShape, nullptr).code(), ErrorCode::invalid_argument);
     EXPECT_EQ(error("f16", kShape, nullptr).message(), "scheme: got f16, expected a scheme with codes");

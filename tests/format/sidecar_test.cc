@@ -28,23 +28,24 @@ TEST(Sidecar, GoldenFileIsWrittenByteForByte) {
 
 TEST(Sidecar, RoundTripsEveryKindOfContent) {
     for (const char* text :
-         {"vecinfer:k2v2", "vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,recent=0,sink=0", "vecinfer:k2v2,kt=smooth"}) {
+         {"vecinfer:k2v2", "vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,recent=0,sink=0", "vecinfer:k2v2,kt=smooth",
+          "vecinfer:k2v2,kt=center+smooth-opt+hadamard,vt=center+hadamard", "vecinfer:k2v4,kt=center,vt=center,scope=layer",
+          "vecinfer:k2v2,kt=full,vt=center+full,norm=none", "vecinfer:k4v2,kt=center+full,vt=full"}) {
         Sidecar sidecar = golden_sidecar();
         sidecar.scheme = resolve(parse_scheme(text).value(), true).value();
         sidecar.model.layer_hashes.clear();
         sidecar.model.name = std::string("n\0\xff", 3);
         for (LayerCalibration& layer : sidecar.layers) {
-            if (!sidecar.scheme.key_transform.smooth) {
-                layer.smooth_factors.clear();
-            }
-            layer.key_codebooks = golden_codebooks(1, 0, sidecar.scheme.key.sub_dim, 2);
-            layer.value_codebooks = golden_codebooks(1, 1, sidecar.scheme.value.sub_dim, 2);
+            layer.shape.head_dim_v = 16;  // unlike the keys'
+            fill_for_scheme(sidecar.scheme, layer);
         }
         const Result<Bytes> bytes = serialize_sidecar(sidecar);
         ASSERT_TRUE(bytes.ok()) << bytes.status().message();
         const Result<Sidecar> back = parse_sidecar(bytes.value());
         ASSERT_TRUE(back.ok()) << back.status().message();
         EXPECT_EQ(back.value(), sidecar) << text;
+        EXPECT_TRUE(make_key_codec(back->scheme, back->layers[1].shape, &back->layers[1]).ok()) << text;
+        EXPECT_TRUE(make_value_codec(back->scheme, back->layers[1].shape, &back->layers[1]).ok()) << text;
     }
 }
 
@@ -189,6 +190,32 @@ TEST(Sidecar, BadContentIsNotWritten) {
     EXPECT_NE(serialize_error([](Sidecar& s) { s.layers[0].key_codebooks[0].centroids.pop_back(); }), "accepted");
 }
 
+TEST(Sidecar, BadMeansAndMatricesAreNotWritten) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const auto error = [](const char* scheme, auto change) {
+        return serialize_error([&](Sidecar& s) {
+            s.scheme = resolve(parse_scheme(scheme).value(), true).value();
+            for (LayerCalibration& layer : s.layers) {
+                fill_for_scheme(s.scheme, layer);
+            }
+            change(s.layers[1]);
+        });
+    };
+    const char* full = "vecinfer:k2v2,kt=center+full,vt=center+full";
+    EXPECT_EQ(error(full, [](LayerCalibration&) {}), "accepted");
+    EXPECT_EQ(error(full, [](LayerCalibration& l) { l.key_center.clear(); }), "sidecar: layer 2 k center: got 0, expected 16");
+    EXPECT_EQ(error(full, [](LayerCalibration& l) { l.value_center[15] = kInfinity; }),
+              "sidecar: layer 2 v center 15: got inf, expected a finite number");
+    EXPECT_EQ(error(full, [](LayerCalibration& l) { l.key_matrix.pop_back(); }),
+              "sidecar: layer 2 k matrix: got 127, expected 128");
+    EXPECT_EQ(error(full, [](LayerCalibration& l) { l.value_matrix[100] = -kInfinity; }),
+              "sidecar: layer 2 v matrix 100: got -inf, expected a finite number");
+    EXPECT_EQ(error("vecinfer:k2v2,kt=smooth", [](LayerCalibration& l) { l.key_center.resize(16); }),
+              "sidecar: layer 2 k center: got 16, expected 0");
+    EXPECT_EQ(error("vecinfer:k2v2,kt=smooth", [](LayerCalibration& l) { l.value_matrix.resize(128); }),
+              "sidecar: layer 2 v matrix: got 128, expected 0");
+}
+
 TEST(Sidecar, NanFactorsInAFileAreRefused) {
     Bytes bytes = read_bytes(kGolden);
     // The first tensor of the data section is blk.0.k.smooth: 1.25f at index 4 occurs there first.
@@ -209,10 +236,13 @@ TEST(Sidecar, SchemesThatCanShareASidecar) {
     };
     EXPECT_TRUE(check("vecinfer:k2v2", "vecinfer:k2v2").ok());
     EXPECT_TRUE(check("vecinfer:k2v2,recent=64", "vecinfer:k2v2,sink=0,prefill=exact").ok());
-    EXPECT_TRUE(check("vecinfer:k2v2,kt=smooth+hadamard", "vecinfer:k2v2").ok());
+    EXPECT_TRUE(check("vecinfer:k2v2,kt=center+smooth+hadamard,vt=hadamard,norm=vector", "vecinfer:k2v2").ok());
+    EXPECT_TRUE(check("vecinfer:k2v2,kt=center+full,vt=full", "vecinfer:k2v2,vt=full,kt=center+full").ok());
     EXPECT_TRUE(check("f16", "f16").ok());
     for (const char* wanted :
-         {"vecinfer:k4v2", "vecinfer:k2v2,kt=hadamard", "vecinfer:k2v2,scope=layer", "vecinfer:k2v2,norm=none", "f16"}) {
+         {"vecinfer:k4v2", "vecinfer:k2v2,kt=hadamard", "vecinfer:k2v2,kt=smooth+hadamard",
+          "vecinfer:k2v2,kt=center+smooth-opt+hadamard", "vecinfer:k2v2,kt=center+full", "vecinfer:k2v2,vt=center+hadamard",
+          "vecinfer:k2v2,scope=layer", "vecinfer:k2v2,norm=none", "f16"}) {
         const Status status = check("vecinfer:k2v2", wanted);
         EXPECT_EQ(status.code(), ErrorCode::mismatch) << wanted;
     }

@@ -42,6 +42,9 @@ const Spelling kSpellings[] = {
     {"vecinfer:k2v2,prefill=windowed,scope=layer,norm=none,vt=hadamard,kt=smooth",
      "vecinfer:k2v2,kt=smooth,vt=hadamard,norm=none,scope=layer",
      "vecinfer:k=d4b8,v=d4b8,kt=smooth,vt=hadamard,norm=none,scope=layer,recent=128,sink=4,prefill=windowed"},
+    {"vecinfer:k2v2,vt=center+full,kt=center+smooth-opt+hadamard", "vecinfer:k2v2,kt=center+smooth-opt+hadamard,vt=center+full",
+     "vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=center+full,norm=auto,scope=head,recent=128,sink=4,"
+     "prefill=windowed"},
     {"vecinfer:k2v2,recent=4096,sink=256,kt=none,vt=none,norm=vector,scope=head",
      "vecinfer:k2v2,kt=none,vt=none,norm=vector,recent=4096,sink=256",
      "vecinfer:k=d4b8,v=d4b8,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256,prefill=windowed"},
@@ -75,6 +78,9 @@ TEST(Scheme, EveryWidthPairRoundTrips) {
 }
 
 TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
+    const std::string key_steps =
+        "auto, none, or center, smooth or smooth-opt, hadamard in this order joined by +, or full, or center+full";
+    const std::string value_steps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
     const std::pair<std::string, std::string> cases[] = {
         {"", "scheme: family: got nothing, expected one of f16, vecinfer"},
         {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer"},
@@ -89,8 +95,11 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         {"vecinfer:k2v2 ", "scheme: width: got 2 , expected one of 1, 1.5, 2, 3, 4"},
         {"vecinfer:k=d3b8", "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b12, d8b12"},
         {"vecinfer:v=2", "scheme: v: got 2, expected one of d2b8, d4b8, d8b8, d4b12, d8b12"},
-        {"vecinfer:k2v2,kt=rotate", "scheme: kt: got rotate, expected one of auto, none, smooth, hadamard, smooth+hadamard"},
-        {"vecinfer:k2v2,vt=smooth", "scheme: vt: got smooth, expected one of auto, none, hadamard"},
+        {"vecinfer:k2v2,kt=rotate", "scheme: kt: got rotate, expected " + key_steps},
+        {"vecinfer:k2v2,kt=", "scheme: kt: got nothing, expected " + key_steps},
+        {"vecinfer:k2v2,vt=smooth", "scheme: vt: got smooth, expected " + value_steps},
+        {"vecinfer:k2v2,vt=center+smooth-opt", "scheme: vt: got center+smooth-opt, expected " + value_steps},
+        {"vecinfer:k2v2,vt=full+hadamard", "scheme: vt: got full+hadamard, expected " + value_steps},
         {"vecinfer:k2v2,norm=l2", "scheme: norm: got l2, expected one of auto, none, vector"},
         {"vecinfer:k2v2,scope=model", "scheme: scope: got model, expected one of layer, head"},
         {"vecinfer:k2v2,prefill=", "scheme: prefill: got nothing, expected one of windowed, exact"},
@@ -117,12 +126,42 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         EXPECT_EQ(r.status().code(), ErrorCode::invalid_argument) << text;
         EXPECT_EQ(r.status().message(), message);
     }
+    for (const char* steps :
+         {"smooth+center", "hadamard+smooth", "center+center", "smooth+smooth-opt", "full+hadamard", "center+full+smooth",
+          "full+center", "center+", "+center", "none+center", "auto+hadamard", "smooth-optimal", "Center"}) {
+        const Result<Scheme> r = parse_scheme(std::string("vecinfer:k2v2,kt=") + steps);
+        ASSERT_FALSE(r.ok()) << steps;
+        EXPECT_EQ(r.status().message(), std::string("scheme: kt: got ") + steps + ", expected " + key_steps);
+    }
+}
+
+TEST(Scheme, TransformStepsAreReadInOrder) {
+    const std::pair<const char*, TransformSpec> cases[] = {
+        {"auto", {.automatic = true}},
+        {"none", {}},
+        {"center", {.center = true}},
+        {"smooth", {.smooth = true}},
+        {"smooth-opt", {.smooth = true, .optimal = true}},
+        {"hadamard", {.hadamard = true}},
+        {"center+smooth", {.smooth = true, .center = true}},
+        {"center+smooth-opt+hadamard", {.smooth = true, .hadamard = true, .center = true, .optimal = true}},
+        {"center+smooth+hadamard", {.smooth = true, .hadamard = true, .center = true}},
+        {"full", {.full = true}},
+        {"center+full", {.center = true, .full = true}},
+    };
+    for (const auto& [steps, spec] : cases) {
+        EXPECT_EQ(parsed(std::string("vecinfer:kt=") + steps).key_transform, spec) << steps;
+        if (!spec.smooth) {
+            EXPECT_EQ(parsed(std::string("vecinfer:vt=") + steps).value_transform, spec) << steps;
+        }
+    }
 }
 
 TEST(Scheme, RandomTextIsAcceptedOnlyIfItRoundTrips) {
-    const std::array<std::string, 24> pieces = {
-        "vecinfer", "f16",   ":",      ",",    "=",       "k",    "v",     "2",    "1.5", "k2v2", "kt",   "vt",
-        "norm",     "scope", "recent", "sink", "prefill", "none", "layer", "d4b8", "128", "auto", "\xff", "smooth+hadamard"};
+    const std::array<std::string, 28> pieces = {
+        "vecinfer", "f16",   ":",      ",",         "=",       "k",    "v",     "2",    "1.5", "k2v2", "kt",   "vt",
+        "norm",     "scope", "recent", "sink",      "prefill", "none", "layer", "d4b8", "128", "auto", "\xff", "smooth+hadamard",
+        "center",   "+",     "full",   "smooth-opt"};
     std::mt19937_64 rng(7);
     int accepted = 0;
     for (int i = 0; i < 200000; ++i) {
@@ -151,20 +190,23 @@ TEST(Scheme, ResolveWithoutCalibration) {
     const Scheme plain = resolve(parsed("vecinfer:k2v2,kt=none,vt=none"), false).value();
     EXPECT_EQ(plain.key_transform, TransformSpec{});
     EXPECT_EQ(plain.value_transform, TransformSpec{});
-    for (const char* text : {"vecinfer:k2v2,kt=smooth", "vecinfer:k2v2,kt=smooth+hadamard", "vecinfer:k2v2,norm=none"}) {
+    for (const char* text :
+         {"vecinfer:k2v2,kt=smooth", "vecinfer:k2v2,kt=smooth+hadamard", "vecinfer:k2v2,kt=smooth-opt", "vecinfer:k2v2,kt=center",
+          "vecinfer:k2v2,kt=full", "vecinfer:k2v2,vt=center+hadamard", "vecinfer:k2v2,vt=full", "vecinfer:k2v2,norm=none"}) {
         EXPECT_EQ(resolve(parsed(text), false).status().code(), ErrorCode::invalid_argument) << text;
         EXPECT_TRUE(resolve(parsed(text), true).ok()) << text;
     }
-    EXPECT_EQ(
-        resolve(parsed("vecinfer:kt=smooth"), false).status().message(),
-        "scheme: kt: got smooth, expected one of none, hadamard without a calibration (smooth factors come from a sidecar)");
+    const std::string expected =
+        ", expected none or hadamard without a calibration (means, smooth factors and matrices come from a sidecar)";
+    EXPECT_EQ(resolve(parsed("vecinfer:kt=smooth"), false).status().message(), "scheme: kt: got smooth" + expected);
+    EXPECT_EQ(resolve(parsed("vecinfer:vt=center+full"), false).status().message(), "scheme: vt: got center+full" + expected);
 }
 
 TEST(Scheme, ResolveWithCalibration) {
     const Scheme s = resolve(parsed("vecinfer:k2v2"), true).value();
-    EXPECT_EQ(s.key_transform, (TransformSpec{.smooth = true, .hadamard = true}));
-    EXPECT_FALSE(s.value_transform.automatic);
-    EXPECT_NE(s.norm, Norm::automatic);
+    EXPECT_EQ(s.key_transform, (TransformSpec{.smooth = true, .hadamard = true, .center = true}));
+    EXPECT_EQ(s.value_transform, (TransformSpec{.hadamard = true}));
+    EXPECT_EQ(s.norm, Norm::vector);
     EXPECT_EQ(s.scope, Scope::head);
     EXPECT_EQ(resolve(s, true).value(), s);
     const Scheme spelled = parsed("vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,scope=layer");
@@ -212,7 +254,9 @@ TEST(Footprint, CountsNormsWindowAndCodebooks) {
 TEST(Footprint, CalibratedCodebooksAndMixedWidths) {
     const LayerShape layers[] = {{0, 2, 128, 64}, {5, 1, 128, 64}};
     const Footprint head = footprint(parsed("vecinfer:k4v1.5"), layers, 1000, true).value();
-    EXPECT_EQ(head.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + 4 * 128));
+    EXPECT_EQ(head.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + 2 * 4 * 128));  // center and smooth factors of keys
+    const Footprint full = footprint(parsed("vecinfer:k4v1.5,kt=center+full,vt=center+full"), layers, 1000, true).value();
+    EXPECT_EQ(full.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + 4 * 128 + 4 * 64 + 4 * 128 * 128 + 4 * 64 * 64));
     EXPECT_DOUBLE_EQ(head.code_bits_per_value, (4.0 * 128 + 1.5 * 64) / 192);
     const Footprint layer = footprint(parsed("vecinfer:k4v1.5,scope=layer,kt=none"), layers, 1000, true).value();
     EXPECT_EQ(layer.codebook_bytes, 2 * (256u * 2 + 4 + 4096 * 8 + 4));
