@@ -180,24 +180,49 @@ Result<Calibrator> Calibrator::create(const CalibratorOptions& options) {
     return calibrator;
 }
 
+namespace {
+
+// Shapes must be sane and must not change; `reservoir` starts with the first call.
+Status start_or_check(Reservoir& reservoir, std::string_view what, int layer, int num_heads, int head_dim, std::uint64_t seed) {
+    constexpr int kMost = 65536;
+    const std::string name = fmt::format("layer {} {}", layer, what);
+    const std::string got = fmt::format("{} heads of {}", num_heads, head_dim);
+    if (num_heads < 1 || head_dim < 1 || num_heads > kMost || head_dim > kMost) {
+        return argument_error(name, got, fmt::format("1 to {} heads of 1 to {}", kMost, kMost));
+    }
+    if (reservoir.seen == 0) {
+        reservoir.start(num_heads, head_dim, seed + static_cast<std::uint64_t>(layer) * 0x10001);
+    }
+    if (reservoir.num_heads != num_heads || reservoir.head_dim != head_dim) {
+        return argument_error(name, got, fmt::format("{} heads of {} as before", reservoir.num_heads, reservoir.head_dim));
+    }
+    return {};
+}
+
+Status check_finite(const float* row, int n, std::string_view what, int layer) {
+    for (int i = 0; i < n; ++i) {
+        if (!std::isfinite(row[i])) {
+            return argument_error(fmt::format("layer {} {}", layer, what), fmt::format("{} in channel {}", row[i], i),
+                                  "finite rows");
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
 Status Calibrator::State::observe(const KvRows& r, bool keys) {
+    const char* what = keys ? "keys" : "values";
     Layer& layer = layers[r.layer];
     Reservoir& reservoir = keys ? layer.keys : layer.values;
-    if (reservoir.seen == 0) {
-        reservoir.start(r.num_kv_heads, r.head_dim,
-                        options.seed * 2 + (keys ? 0 : 1) + static_cast<std::uint64_t>(r.layer) * 0x10001);
-    }
-    if (reservoir.num_heads != r.num_kv_heads || reservoir.head_dim != r.head_dim || r.num_kv_heads < 1 || r.head_dim < 1) {
-        return argument_error(fmt::format("layer {}", r.layer), fmt::format("{} heads of {}", r.num_kv_heads, r.head_dim),
-                              fmt::format("{} heads of {} as before", reservoir.num_heads, reservoir.head_dim));
+    if (Status status = start_or_check(reservoir, what, r.layer, r.num_kv_heads, r.head_dim, options.seed * 2 + (keys ? 0 : 1));
+        !status.ok()) {
+        return status;
     }
     for (std::int64_t t = 0; t < r.num_tokens; ++t) {
         const float* row = r.rows + t * r.row_stride;
-        for (int i = 0; i < reservoir.row_dim(); ++i) {
-            if (!std::isfinite(row[i])) {
-                return argument_error(fmt::format("layer {}", r.layer), fmt::format("{} in channel {}", row[i], i),
-                                      "finite keys and values");
-            }
+        if (Status status = check_finite(row, reservoir.row_dim(), what, r.layer); !status.ok()) {
+            return status;
         }
         reservoir.add(row, options.tokens_per_layer);
     }
@@ -205,23 +230,23 @@ Status Calibrator::State::observe(const KvRows& r, bool keys) {
 }
 
 Status Calibrator::observe_queries(const QueryRows& r) {
-    if (r.num_kv_heads < 1 || r.num_qo_heads % r.num_kv_heads != 0) {
+    if (r.num_kv_heads < 1 || r.num_qo_heads < 1 || r.num_qo_heads % r.num_kv_heads != 0) {
         return argument_error(fmt::format("layer {} query heads", r.layer), std::to_string(r.num_qo_heads),
                               fmt::format("a multiple of {} KV heads", r.num_kv_heads));
     }
     Reservoir& queries = state_->layers[r.layer].queries;
-    if (queries.seen == 0) {
-        queries.start(r.num_qo_heads, r.head_dim, state_->options.seed * 3 + 2 + static_cast<std::uint64_t>(r.layer) * 0x10001);
-    }
-    if (queries.num_heads != r.num_qo_heads || queries.head_dim != r.head_dim) {
-        return argument_error(fmt::format("layer {} queries", r.layer), fmt::format("{} heads of {}", r.num_qo_heads, r.head_dim),
-                              fmt::format("{} heads of {} as before", queries.num_heads, queries.head_dim));
+    if (Status status = start_or_check(queries, "queries", r.layer, r.num_qo_heads, r.head_dim, state_->options.seed * 3 + 2);
+        !status.ok()) {
+        return status;
     }
     std::vector<float> row(queries.row_dim());
     for (std::int64_t t = 0; t < r.num_tokens; ++t) {
         for (int h = 0; h < r.num_qo_heads; ++h) {
             std::copy_n(r.queries + t * r.token_stride + h * r.head_stride, r.head_dim,
                         row.begin() + static_cast<std::ptrdiff_t>(h) * r.head_dim);
+        }
+        if (Status status = check_finite(row.data(), queries.row_dim(), "queries", r.layer); !status.ok()) {
+            return status;
         }
         queries.add(row.data(), state_->options.tokens_per_layer / 4 + 1);
     }
@@ -286,9 +311,13 @@ Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<boo
         LayerCalibration out;
         out.shape = {index, layer.keys.num_heads, layer.keys.head_dim, layer.values.head_dim};
         if ((scheme.key_transform.optimal || scheme.key_transform.full) &&
-            (layer.queries.seen == 0 || layer.queries.head_dim != layer.keys.head_dim)) {
-            return argument_error(fmt::format("layer {} queries", index), "none",
-                                  "queries of every layer, which smooth-opt and full need");
+            (layer.queries.seen == 0 || layer.queries.head_dim != layer.keys.head_dim ||
+             layer.queries.num_heads % layer.keys.num_heads != 0)) {
+            return argument_error(
+                fmt::format("layer {} queries", index),
+                layer.queries.seen == 0 ? "none" : fmt::format("{} heads of {}", layer.queries.num_heads, layer.queries.head_dim),
+                fmt::format("queries of every layer, which smooth-opt and full need, for {} KV heads of {}", layer.keys.num_heads,
+                            layer.keys.head_dim));
         }
         if (scheme.key_transform.center) {
             out.key_center = mean(layer.keys);

@@ -78,6 +78,12 @@ Status validate(const Scheme& scheme) {
         return argument_error("scheme: vt", spelling::transform_name(scheme.value_transform),
                               "auto, none, or center, hadamard joined by + (only keys can be smoothed)");
     }
+    for (const auto& [option, spec] : {std::pair("kt", scheme.key_transform), std::pair("vt", scheme.value_transform)}) {
+        if ((spec.full && (spec.smooth || spec.hadamard)) || (spec.optimal && !spec.smooth)) {
+            return argument_error(fmt::format("scheme: {}", option), spelling::transform_name(spec),
+                                  "full without smooth and hadamard, optimal only with smooth");
+        }
+    }
     if (Status s = check_range("recent", scheme.window.recent, 0, spelling::kMaxRecent); !s.ok()) {
         return s;
     }

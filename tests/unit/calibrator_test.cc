@@ -376,16 +376,15 @@ TEST(Calibrator, BadRowsAreNamed) {
     KvRows wide = kv_rows(keys);
     wide.num_kv_heads = 1;
     wide.head_dim = 2 * kDim;
-    EXPECT_EQ(c.observe_keys(wide).message(), "layer 3: got 1 heads of 16, expected 2 heads of 8 as before");
+    EXPECT_EQ(c.observe_keys(wide).message(), "layer 3 keys: got 1 heads of 16, expected 2 heads of 8 as before");
     EXPECT_EQ(c.observe_values(wide).code(), ErrorCode::invalid_argument);
 
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
         Rows broken = keys;
         broken.values[kHeads * kDim + 9] = bad;
-        const std::string message =
-            "layer 3: got " + std::string(std::isnan(bad) ? "nan" : "-inf") + " in channel 9, expected finite keys and values";
-        EXPECT_EQ(c.observe_keys(kv_rows(broken)).message(), message);
-        EXPECT_EQ(c.observe_values(kv_rows(broken)).message(), message);
+        const std::string got = std::string(std::isnan(bad) ? "nan" : "-inf") + " in channel 9, expected finite rows";
+        EXPECT_EQ(c.observe_keys(kv_rows(broken)).message(), "layer 3 keys: got " + got);
+        EXPECT_EQ(c.observe_values(kv_rows(broken)).message(), "layer 3 values: got " + got);
     }
 
     const Rows queries = make_rows(4, kHeads * kGroup, 15);
@@ -406,7 +405,9 @@ TEST(Calibrator, WhatIsMissingIsNamed) {
         ASSERT_TRUE(c.observe_values(kv_rows(keys)).ok());
         const Status status = c.finish().status();
         EXPECT_EQ(status.code(), ErrorCode::invalid_argument) << kt;
-        EXPECT_EQ(status.message(), "layer 3 queries: got none, expected queries of every layer, which smooth-opt and full need");
+        EXPECT_EQ(
+            status.message(),
+            "layer 3 queries: got none, expected queries of every layer, which smooth-opt and full need, for 2 KV heads of 8");
     }
     Calibrator c = calibrator("vecinfer:k2v2");
     EXPECT_EQ(c.tokens(), 0);
@@ -415,6 +416,25 @@ TEST(Calibrator, WhatIsMissingIsNamed) {
     EXPECT_EQ(c.finish().status().message(), "layer 3: got 50 keys and 0 values, expected keys and values of the same heads");
     ASSERT_TRUE(c.observe_values(kv_rows(keys)).ok());
     EXPECT_TRUE(c.finish().ok()) << "the default needs no queries";
+}
+
+TEST(Calibrator, BadQueriesAndShapesAreErrors) {
+    const Rows keys = make_rows(40, kHeads, 5);
+    Rows queries = make_rows(40, 3, 6);
+    const auto query_rows = [&](int num_kv_heads, int num_qo_heads) {
+        return QueryRows{kLayer, num_kv_heads, num_qo_heads, kDim, queries.num_tokens(), queries.values.data(), 3 * kDim, kDim};
+    };
+    Calibrator c = calibrator("vecinfer:k2v2,kt=smooth-opt+hadamard");
+    EXPECT_FALSE(c.observe_queries(query_rows(1, 0)).ok());
+    EXPECT_FALSE(c.observe_queries(query_rows(2, 3)).ok());
+    EXPECT_FALSE(c.observe_keys({kLayer, -1, kDim, 1, keys.values.data(), kDim}).ok());
+    ASSERT_TRUE(c.observe_keys(kv_rows(keys)).ok());
+    ASSERT_TRUE(c.observe_values(kv_rows(keys)).ok());
+    // Three query heads cannot be shared by the two heads of the keys.
+    ASSERT_TRUE(c.observe_queries(query_rows(1, 3)).ok());
+    EXPECT_EQ(c.finish().status().code(), ErrorCode::invalid_argument);
+    queries.values[4] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_FALSE(c.observe_queries(query_rows(1, 3)).ok());
 }
 
 TEST(Calibrator, BadOptionsAreNamed) {
