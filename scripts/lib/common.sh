@@ -3,6 +3,8 @@
 # shellcheck shell=bash disable=SC2034
 
 VECINFER_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
+# Compilations are remembered relative to the checkout, so that a second clone finds those of the first.
+export CCACHE_BASEDIR="$VECINFER_ROOT" CCACHE_NOHASHDIR=1
 VECINFER_CACHE="${VECINFER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vecinfer}"
 SCRIPTS="$VECINFER_ROOT/scripts"
 
