@@ -52,15 +52,21 @@ public:
     /// Non-finite rows and shapes that change between calls are errors. Not thread-safe.
     Status observe_keys(const KvRows& rows);
     Status observe_values(const KvRows& rows);
-    /// Needed for smooth-opt only.
+    /// Needed for smooth-opt, full and shaped.
     Status observe_queries(const QueryRows& rows);
+    /// observe_keys and observe_queries for a batch of one sequence from its start, token i of both the same, no longer than a
+    /// sliding window. From then on keys and queries of the layer count by what attention makes of them: see finish.
+    Status observe_attention(const KvRows& keys, const QueryRows& queries, float sm_scale);
 
     /// Tokens seen by the layer that saw most.
     std::int64_t tokens() const noexcept;
 
     /// Trains everything. `progress` gets the share done; returning false cancels. Layers come in order.
     /// Per KV head and channel i, over all tokens seen: center m_i = E[k_i]; smooth lambda_i = sqrt(max |k_i|) (VecInfer, section
-    /// "smooth"); smooth-opt lambda_i = (E[(k_i - m_i)^2] / E[q_i^2])^(1/4), with m_i = 0 without center.
+    /// "smooth"); smooth-opt lambda_i = (E[(k_i - m_i)^2] / E[q_i^2])^(1/4), with m_i = 0 without center; shaped: the strongest
+    /// directions of E[q q^T] in code space. After observe_attention every E but that of values is weighted: with p the
+    /// probability that query q gives to key k, and only pairs counted that are read from codes under the scheme's window, a key
+    /// has the weight sum of p (1 - p) |q|^2 and a query sum of p (1 - p).
     Result<std::vector<LayerCalibration>> finish(const std::function<bool(double)>& progress = {});
 
 private:

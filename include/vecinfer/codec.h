@@ -19,12 +19,16 @@ namespace vecinfer VECINFER_API {
 std::uint8_t encode_norm(float rms) noexcept;
 float decode_norm(std::uint8_t code) noexcept;
 
+class NoiseShaping;
+
 class RowCodec {
 public:
     /// One side of one layer. `transforms`: one per KV head. `codebooks`: one shared by all heads, or one per head; all of spec's
     /// (sub_dim, code_bits). `norm` is none or vector, not automatic. head_dim must be a multiple of sub_dim.
+    /// `shaping`: directions of code space in which an error costs more, layout (num_heads, rank, head_dim), rank at most 64: the
+    /// cost of an error e is |e|^2 + sum over directions u of (u . e)^2. Empty: |e|^2 alone.
     static Result<RowCodec> create(const CodecSpec& spec, Norm norm, int head_dim, std::vector<HeadTransform> transforms,
-                                   std::vector<Codebook> codebooks);
+                                   std::vector<Codebook> codebooks, std::span<const float> shaping = {});
 
     int num_heads() const noexcept { return static_cast<int>(transforms_.size()); }
     int head_dim() const noexcept { return head_dim_; }
@@ -43,8 +47,9 @@ public:
     /// One head: x is head_dim floats in the original space (transformed inside). The input is rounded to f16 first, so that a
     /// row encoded from its own f16 copy gets the same codes; finite magnitudes above 65504 are clamped. codes: num_subspaces
     /// entries; norm_code: one byte, 0 without norms. Nearest centroid in exact f32 arithmetic (squared distance summed in
-    /// channel order, no fused multiply-add), lowest index on ties, the same on every ISA. A vector with a non-finite entry
-    /// encodes as if those entries were 0.
+    /// channel order, no fused multiply-add), lowest index on ties, the same on every ISA; with shaping, improved from there one
+    /// subspace after the other. The norm makes the decoded vector keep its projection on y, to within half a step. A vector with
+    /// a non-finite entry encodes as if those entries were 0.
     void encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* norm_code) const noexcept;
     /// One head, into code space (still transformed).
     void decode(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* y) const noexcept;
@@ -52,13 +57,17 @@ public:
     void decode_original(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* x) const noexcept;
 
 private:
+    const float* by_channel(int head) const;  // centroids as (sub_dim, 2^code_bits)
+    void find_codes(int head, const float* y, std::uint16_t* codes) const noexcept;
+
     CodecSpec spec_;
     Norm norm_ = Norm::none;
     int head_dim_ = 0;
     std::uint64_t hash_ = 0;
     std::vector<HeadTransform> transforms_;
     std::vector<Codebook> codebooks_;
-    std::shared_ptr<const float[]> tables_;  // see codec/vq/tables.h
+    std::shared_ptr<const float[]> tables_;                     // see codec/vq/tables.h
+    std::shared_ptr<const std::vector<NoiseShaping>> shaping_;  // per head; null without, see codec/vq/shaping.h
 };
 
 }  // namespace VECINFER_API

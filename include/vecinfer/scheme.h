@@ -6,7 +6,7 @@
 //   width    4 = d2b8, 3 = d4b12, 2 = d4b8, 1.5 = d8b12, 1 = d8b8 (sub_dim, code_bits)
 // Long spelling: vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=hadamard,norm=vector,recent=128,...
 // Options of the long form may follow the short one, in any order, each once; what is left out has its default, so `vecinfer`
-// is `vecinfer:k2v2`. kt, vt and norm may be `auto`, which is their default. Case-sensitive, no blanks.
+// is `vecinfer:k2v2`. kt, vt, norm and encode may be `auto`, which is their default. Case-sensitive, no blanks.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +57,11 @@ enum class Scope { layer, head };  // who shares a codebook: all KV heads of a l
 /// prompt is split. `exact`: keys of the current batch are all read exactly (the paper's prefill).
 enum class Prefill { windowed, exact };
 
+/// How keys find their codes. `nearest`: each piece its nearest centroid. `shaped`: the codes with the least expected error of
+/// scores, given which directions queries look into (noise shaping); needs a calibration, decoding is the same. Values are always
+/// coded by nearest.
+enum class Encode { automatic, nearest, shaped };
+
 struct WindowSpec {
     int recent = 128;  // latest tokens of a sequence read from f16, 0 to 4096
     int sink = 4;      // first tokens of a sequence read from f16, 0 to 256
@@ -74,6 +79,7 @@ struct Scheme {
     Scope scope = Scope::head;
     WindowSpec window;
     Prefill prefill = Prefill::windowed;
+    Encode encode = Encode::automatic;
 
     bool is_f16() const noexcept { return family == "f16"; }
     bool operator==(const Scheme&) const = default;
@@ -94,9 +100,10 @@ std::string to_string(const Scheme& scheme);
 /// Every part spelled out, `auto` included. Parses back to the same scheme.
 std::string to_long_string(const Scheme& scheme);
 
-/// Replaces every `automatic` part. Data-free: keys and values hadamard, norm vector, scope layer (one universal codebook).
-/// Calibrated: keys center+smooth+hadamard, values hadamard, norm vector, which measured best (docs/numerics.md). An error if a
-/// part that was spelled out cannot be had without a calibration (kt with smooth, norm=none). Idempotent.
+/// Replaces every `automatic` part. Data-free: keys and values hadamard, norm vector, scope layer (one universal codebook),
+/// encode nearest. Calibrated: keys center+smooth-opt+hadamard, values hadamard, norm vector, encode shaped, which measured best
+/// (docs/results/quality.md). An error if a part that was spelled out cannot be had without a calibration (kt with smooth,
+/// norm=none, encode=shaped). Idempotent.
 Result<Scheme> resolve(const Scheme& scheme, bool calibrated);
 
 /// Names accepted before the colon, for messages and help.

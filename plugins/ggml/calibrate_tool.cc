@@ -7,10 +7,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "capture.h"
 #include "ggml-backend.h"
@@ -33,6 +35,7 @@ struct Options {
     std::string scheme;
     int chunks = 256;
     int ctx = 512;
+    int positions = 8192;
     std::uint64_t seed = 0;
     int threads = 2;
     bool json = false;
@@ -66,10 +69,15 @@ void observe(void* user_data, const vecinfer_capture* c) {
     }
     const vecinfer::KvRows rows{c->layer,      c->num_kv_heads, c->head_dim,
                                 c->num_tokens, c->rows,         static_cast<std::ptrdiff_t>(c->row_stride)};
-    observer.status = c->side == 0 ? observer.calibrator->observe_keys(rows) : observer.calibrator->observe_values(rows);
-    if (observer.status.ok() && c->num_qo_heads > 0) {
-        observer.status = observer.calibrator->observe_queries({c->layer, c->num_kv_heads, c->num_qo_heads, c->head_dim,
-                                                                c->num_tokens, c->queries, c->q_token_stride, c->q_head_stride});
+    if (c->side == 1) {
+        observer.status = observer.calibrator->observe_values(rows);
+    } else if (c->num_qo_heads == 0) {
+        observer.status = observer.calibrator->observe_keys(rows);
+    } else {
+        observer.status = observer.calibrator->observe_attention(rows,
+                                                                 {c->layer, c->num_kv_heads, c->num_qo_heads, c->head_dim,
+                                                                  c->num_tokens, c->queries, c->q_token_stride, c->q_head_stride},
+                                                                 c->sm_scale);
     }
 }
 
@@ -103,17 +111,26 @@ std::string rope_name(const llama_model* model) {
     }
 }
 
-// Every chunk is its own sequence, starting with the model's BOS token if it wants one.
-Status run_chunks(llama_context* ctx, const llama_vocab* vocab, const std::vector<llama_token>& tokens, const Options& options,
+// Every chunk is its own sequence, starting with the model's BOS token if it wants one. RoPE scores depend on distances alone, so
+// a chunk may stand anywhere: spread over the context, denser at its start, they show the keys of long texts at the price of
+// short ones.
+Status run_chunks(llama_context* ctx, const llama_model* model, const std::vector<llama_token>& tokens, const Options& options,
                   int chunks, Observer& observer, Progress& progress) {
+    const llama_vocab* vocab = llama_model_get_vocab(model);
     std::vector<llama_token> chunk(options.ctx);
+    const int last_start = std::max(0, std::min(options.positions, llama_model_n_ctx_train(model)) - options.ctx);
+    std::vector<llama_pos> positions(options.ctx);
     for (int i = 0; i < chunks; ++i) {
+        const double share = std::fmod(i * 0.6180339887498949, 1.0);  // golden section: evenly spread for any number of chunks
+        std::iota(positions.begin(), positions.end(), static_cast<llama_pos>(share * share * last_start));
         std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(i) * options.ctx, options.ctx, chunk.begin());
         if (llama_vocab_get_add_bos(vocab)) {
             chunk[0] = llama_vocab_bos(vocab);
         }
         llama_memory_clear(llama_get_memory(ctx), true);
-        if (const int rc = llama_decode(ctx, llama_batch_get_one(chunk.data(), options.ctx)); rc != 0) {
+        llama_batch batch = llama_batch_get_one(chunk.data(), options.ctx);
+        batch.pos = positions.data();
+        if (const int rc = llama_decode(ctx, batch); rc != 0) {
             return {ErrorCode::unsupported, fmt::format("llama_decode failed with {} in chunk {}", rc, i)};
         }
         if (!observer.status.ok()) {
@@ -210,7 +227,7 @@ Status calibrate(const Options& options) {
     }
     Progress progress;
     set_capture(observe, &observer);
-    Status status = run_chunks(ctx.get(), vocab, tokens, options, chunks, observer, progress);
+    Status status = run_chunks(ctx.get(), model.get(), tokens, options, chunks, observer, progress);
     set_capture(nullptr, nullptr);
     if (!status.ok()) {
         return status;
@@ -258,6 +275,7 @@ int main(int argc, char** argv) {
     app.add_option("--scheme", options.scheme, "Scheme to calibrate")->required();
     app.add_option("--chunks", options.chunks, "Chunks of text")->check(CLI::PositiveNumber);
     app.add_option("--ctx", options.ctx, "Tokens per chunk")->check(CLI::Range(16, 1 << 20));
+    app.add_option("--positions", options.positions, "Chunks stand at positions below this")->check(CLI::Range(16, 1 << 30));
     app.add_option("--seed", options.seed, "Seed");
     app.add_option("--threads", options.threads, "Threads")->check(CLI::PositiveNumber);
     app.add_flag("--json", options.json, "Report as JSON on stdout");

@@ -42,6 +42,7 @@ void capture_write(const CaptureRows& capture, const ggml_tensor* dst) {
         c.num_qo_heads = static_cast<int>(q->ne[2]);
         c.queries = static_cast<const float*>(q->data);
         c.q_token_stride = static_cast<std::int64_t>(q->nb[1] / sizeof(float));
+        c.sm_scale = capture.sm_scale;
         c.q_head_stride = static_cast<std::int64_t>(q->nb[2] / sizeof(float));
     }
     capture_fn(capture_user_data, &c);

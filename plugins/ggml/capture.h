@@ -21,6 +21,7 @@ struct vecinfer_capture {
     const float* queries;     // layout (num_tokens, num_qo_heads, head_dim)
     std::int64_t q_token_stride;
     std::int64_t q_head_stride;
+    float sm_scale;  // of FLASH_ATTN_EXT, with the queries
 };
 
 /// Called from one thread at a time while a graph runs. Only with VECINFER_SCHEME=f16.
@@ -35,6 +36,7 @@ struct CaptureRows {
     int side;
     int head_dim;
     const ggml_tensor* queries;  // FLASH_ATTN_EXT's q, or null
+    float sm_scale;
 };
 
 void set_capture(vecinfer_capture_fn fn, void* user_data);

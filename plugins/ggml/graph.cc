@@ -243,7 +243,7 @@ Status GraphRun::plan_capture(int index) {
     if (head_dim == 0 || node->src[1]->type != GGML_TYPE_I64 || node->src[0]->ne[0] != node->ne[0]) {
         return {ErrorCode::unsupported, fmt::format("{}: rows of this model cannot be captured", root_of(node)->name)};
     }
-    CaptureRows rows{name.layer, name.side == Side::key ? 0 : 1, head_dim, nullptr};
+    CaptureRows rows{name.layer, name.side == Side::key ? 0 : 1, head_dim, nullptr, 0.0f};
     for (int i = index + 1; rows.side == 0 && i < ggml_graph_n_nodes(graph_); ++i) {
         const ggml_tensor* other = ggml_graph_node(graph_, i);
         if (other->op == GGML_OP_FLASH_ATTN_EXT && root_of(other->src[1]) == root_of(node)) {
@@ -254,6 +254,7 @@ Status GraphRun::plan_capture(int index) {
                 computed = ggml_graph_node(graph_, j) == root_of(q);
             }
             rows.queries = computed ? q : nullptr;
+            rows.sm_scale = op_param_f32(other, 0);
             break;
         }
     }

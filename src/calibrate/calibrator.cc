@@ -5,6 +5,7 @@
 #include <map>
 
 #include "calibrate/full_transform.h"
+#include "calibrate/relevance.h"
 #include "codec/f16.h"
 #include "vecinfer/calibrate.h"
 #include "vecinfer/codec.h"
@@ -74,6 +75,7 @@ struct Layer {
     Reservoir keys;
     Reservoir values;
     Reservoir queries;
+    Relevance relevance;
 };
 
 HeadSamples sample_of(const Reservoir& r) {
@@ -88,28 +90,61 @@ std::vector<float> mean(const Reservoir& r) {
     return m;
 }
 
-// E[q_i^2] per KV head and channel: the query heads of a group together.
-std::vector<double> query_energy(const Layer& layer) {
-    const Reservoir& keys = layer.keys;
-    const int group = layer.queries.num_heads / keys.num_heads;
-    std::vector<double> energy(keys.sum.size(), 0.0);
-    for (int i = 0; i < layer.queries.row_dim(); ++i) {
-        energy[i / keys.head_dim / group * keys.head_dim + i % keys.head_dim] +=
-            layer.queries.square_sum[i] / static_cast<double>(layer.queries.seen) / group;
+// What the key transform is made from, per KV head: weighted by attention where that was seen, else every row alike.
+struct KeyStatistics {
+    std::vector<double> key_mean;                // layout (num_kv_heads, head_dim), as the next
+    std::vector<double> key_square;              // E[k_i^2]
+    std::vector<Eigen::MatrixXd> query_moments;  // E[q q^T] over the query heads of a group; none without queries
+};
+
+Eigen::MatrixXd query_moment(const Reservoir& queries, int first_head, int num_heads) {
+    const int dim = queries.head_dim;
+    Eigen::MatrixXd q(queries.kept() * num_heads, dim);
+    for (std::int64_t i = 0; i < q.rows(); ++i) {
+        const std::uint16_t* in = queries.rows.data() + i / num_heads * queries.row_dim() +
+                                  (first_head + i % num_heads) * static_cast<std::ptrdiff_t>(dim);
+        for (int d = 0; d < dim; ++d) {
+            q(i, d) = f16_to_f32(in[d]);
+        }
     }
-    return energy;
+    return q.transpose() * q / static_cast<double>(std::max<std::ptrdiff_t>(q.rows(), 1));
 }
 
-std::vector<float> smooth_factors(const Layer& layer, const TransformSpec& spec, const std::vector<float>& center) {
+KeyStatistics key_statistics(const Layer& layer) {
+    KeyStatistics out;
     const Reservoir& keys = layer.keys;
-    const std::vector<double> q_energy = spec.optimal ? query_energy(layer) : std::vector<double>();
+    if (!layer.relevance.empty()) {
+        for (const Relevance::Head& head : layer.relevance.heads()) {
+            for (int d = 0; d < keys.head_dim; ++d) {
+                out.key_mean.push_back(head.key_sum[d] / head.key_weight);
+                out.key_square.push_back(head.key_square_sum[d] / head.key_weight);
+            }
+            out.query_moments.emplace_back(head.query_moment / head.query_weight);
+        }
+        return out;
+    }
+    for (int i = 0; i < keys.row_dim(); ++i) {
+        out.key_mean.push_back(keys.sum[i] / static_cast<double>(keys.seen));
+        out.key_square.push_back(keys.square_sum[i] / static_cast<double>(keys.seen));
+    }
+    if (layer.queries.seen > 0 && layer.queries.head_dim == keys.head_dim && layer.queries.num_heads % keys.num_heads == 0) {
+        const int group = layer.queries.num_heads / keys.num_heads;
+        for (int head = 0; head < keys.num_heads; ++head) {
+            out.query_moments.push_back(query_moment(layer.queries, head * group, group));
+        }
+    }
+    return out;
+}
+
+std::vector<float> smooth_factors(const Reservoir& keys, const TransformSpec& spec, const KeyStatistics& statistics) {
     std::vector<float> factors;
     for (int i = 0; i < keys.row_dim(); ++i) {
         double factor = std::sqrt(keys.max_abs[i]);
         if (spec.optimal) {
-            const double m = spec.center ? center[i] : 0.0;
-            const double k = std::max(keys.square_sum[i] / static_cast<double>(keys.seen) - m * m, 0.0);
-            const double q = q_energy[i];
+            const double m = spec.center ? statistics.key_mean[i] : 0.0;
+            const double k = std::max(statistics.key_square[i] - m * m, 0.0);
+            const int channel = i % keys.head_dim;
+            const double q = statistics.query_moments[i / keys.head_dim](channel, channel);
             factor = q > 0 ? std::pow(k / q, 0.25) : 1.0;
         }
         factors.push_back(std::max(static_cast<float>(factor), kMinSmoothFactor));
@@ -253,6 +288,28 @@ Status Calibrator::observe_queries(const QueryRows& r) {
     return {};
 }
 
+Status Calibrator::observe_attention(const KvRows& keys, const QueryRows& queries, float sm_scale) {
+    if (keys.layer != queries.layer || keys.head_dim != queries.head_dim || keys.num_kv_heads != queries.num_kv_heads ||
+        keys.num_tokens != queries.num_tokens) {
+        return argument_error(
+            fmt::format("layer {} queries", queries.layer),
+            fmt::format("{} tokens for {} KV heads of {}", queries.num_tokens, queries.num_kv_heads, queries.head_dim),
+            fmt::format("{} tokens for {} KV heads of {}, as the keys of layer {}", keys.num_tokens, keys.num_kv_heads,
+                        keys.head_dim, keys.layer));
+    }
+    if (!(sm_scale > 0) || !std::isfinite(sm_scale)) {
+        return argument_error("sm_scale", fmt::format("{}", sm_scale), "a positive number");
+    }
+    if (Status status = observe_keys(keys); !status.ok()) {
+        return status;
+    }
+    if (Status status = observe_queries(queries); !status.ok()) {
+        return status;
+    }
+    state_->layers[keys.layer].relevance.add(keys, queries, state_->options.scheme.window, sm_scale);
+    return {};
+}
+
 Status Calibrator::observe_keys(const KvRows& rows) {
     return state_->observe(rows, true);
 }
@@ -310,23 +367,24 @@ Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<boo
         }
         LayerCalibration out;
         out.shape = {index, layer.keys.num_heads, layer.keys.head_dim, layer.values.head_dim};
-        if ((scheme.key_transform.optimal || scheme.key_transform.full) &&
+        if ((scheme.key_transform.optimal || scheme.key_transform.full || scheme.encode == Encode::shaped) &&
             (layer.queries.seen == 0 || layer.queries.head_dim != layer.keys.head_dim ||
              layer.queries.num_heads % layer.keys.num_heads != 0)) {
             return argument_error(
                 fmt::format("layer {} queries", index),
                 layer.queries.seen == 0 ? "none" : fmt::format("{} heads of {}", layer.queries.num_heads, layer.queries.head_dim),
-                fmt::format("queries of every layer, which smooth-opt and full need, for {} KV heads of {}", layer.keys.num_heads,
-                            layer.keys.head_dim));
+                fmt::format("queries of every layer, which smooth-opt, full and shaped need, for {} KV heads of {}",
+                            layer.keys.num_heads, layer.keys.head_dim));
         }
+        const KeyStatistics statistics = key_statistics(layer);
         if (scheme.key_transform.center) {
-            out.key_center = mean(layer.keys);
+            out.key_center.assign(statistics.key_mean.begin(), statistics.key_mean.end());
         }
         if (scheme.value_transform.center) {
             out.value_center = mean(layer.values);
         }
         if (scheme.key_transform.smooth) {
-            out.smooth_factors = smooth_factors(layer, scheme.key_transform, out.key_center);
+            out.smooth_factors = smooth_factors(layer.keys, scheme.key_transform, statistics);
         }
         if (scheme.key_transform.full) {
             out.key_matrix = full_matrices(sample_of(layer.keys), sample_of(layer.queries), out.key_center, scheme.key.sub_dim);
@@ -352,6 +410,9 @@ Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<boo
             }
             key_transforms.push_back(std::move(k).value());
             value_transforms.push_back(std::move(v).value());
+        }
+        if (scheme.encode == Encode::shaped) {
+            out.key_shaping = shaping_directions(statistics.query_moments, key_transforms);
         }
         const auto report = [&](double share) { return !progress || progress((done + share) / total); };
         Result<std::vector<Codebook>> keys = state_->train_side(layer.keys, scheme.key, key_transforms, report);

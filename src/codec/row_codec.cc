@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <new>
 #include <utility>
 
 #include "codec/f16.h"
 #include "codec/vq/nearest.h"
+#include "codec/vq/shaping.h"
 #include "codec/vq/tables.h"
 #include "fnv.h"
 #include "transform/hadamard.h"
@@ -15,26 +18,25 @@ namespace vecinfer {
 namespace {
 
 // Changes whenever encode gives other codes for the same spec, transform and codebook.
-constexpr std::uint64_t kCodecVersion = 1;
+constexpr std::uint64_t kCodecVersion = 2;
 
 /// Products of floats are exact in double and the order of the sum is fixed, so the result is the same on every machine.
-float root_mean_square(const float* x, int n) noexcept {
+double dot(const float* x, const float* y, int n) noexcept {
     double sums[8] = {};
     int i = 0;
     for (; i + 8 <= n; i += 8) {
         for (int j = 0; j < 8; ++j) {
-            sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
+            sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(y[i + j]);
         }
     }
     for (; i < n; ++i) {
-        sums[0] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+        sums[0] += static_cast<double>(x[i]) * static_cast<double>(y[i]);
     }
-    const double sum = ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
-    return static_cast<float>(std::sqrt(sum / n));
+    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
 Status check(const CodecSpec& spec, Norm norm, int head_dim, const std::vector<HeadTransform>& transforms,
-             const std::vector<Codebook>& codebooks) {
+             const std::vector<Codebook>& codebooks, std::span<const float> shaping) {
     if (spec.kind != CodecKind::vq) {
         return argument_error("spec", "f16", "a vq codec");
     }
@@ -69,14 +71,24 @@ Status check(const CodecSpec& spec, Norm norm, int head_dim, const std::vector<H
     if (head_dim % spec.sub_dim != 0) {
         return argument_error("head_dim", fmt::format("{}", head_dim), fmt::format("a multiple of sub_dim {}", spec.sub_dim));
     }
+    const std::size_t per_rank = transforms.size() * static_cast<std::size_t>(head_dim);
+    if (shaping.size() % per_rank != 0 || shaping.size() / per_rank > NoiseShaping::kMaxRank) {
+        return argument_error("shaping", fmt::format("{} values", shaping.size()),
+                              fmt::format("a multiple of {}, at most {} directions", per_rank, NoiseShaping::kMaxRank));
+    }
+    for (const float u : shaping) {
+        if (!std::isfinite(u)) {
+            return argument_error("shaping", fmt::format("{}", u), "finite directions");
+        }
+    }
     return {};
 }
 
 }  // namespace
 
 Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim, std::vector<HeadTransform> transforms,
-                                  std::vector<Codebook> codebooks) {
-    if (Status status = check(spec, norm, head_dim, transforms, codebooks); !status.ok()) {
+                                  std::vector<Codebook> codebooks, std::span<const float> shaping) {
+    if (Status status = check(spec, norm, head_dim, transforms, codebooks, shaping); !status.ok()) {
         return status;
     }
     try {
@@ -102,6 +114,16 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
         for (int head = 0; head < codec.num_heads(); ++head) {
             fnv.add(vecinfer::hash(codec.codebook(head)));
         }
+        if (!shaping.empty()) {
+            const std::size_t per_head = shaping.size() / codec.transforms_.size();
+            std::vector<NoiseShaping> heads;
+            for (int head = 0; head < codec.num_heads(); ++head) {
+                heads.emplace_back(shaping.subspan(head * per_head, per_head), head_dim, spec.sub_dim, spec.code_bits,
+                                   codec.by_channel(head));
+            }
+            codec.shaping_ = std::make_shared<const std::vector<NoiseShaping>>(std::move(heads));
+            fnv.add(shaping);
+        }
         codec.hash_ = fnv.value();
         return codec;
     } catch (const std::bad_alloc&) {
@@ -114,25 +136,62 @@ const float* RowCodec::centroids(int head) const {
     return tables_.get() + (codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)) * 2 * values + values;
 }
 
+const float* RowCodec::by_channel(int head) const {
+    return centroids(head) - table_values(spec_.sub_dim, spec_.code_bits);
+}
+
+void RowCodec::find_codes(int head, const float* y, std::uint16_t* codes) const noexcept {
+    nearest_kernel(spec_.sub_dim)(y, num_subspaces(), by_channel(head), 1 << spec_.code_bits, codes, nullptr);
+    if (shaping_ != nullptr) {
+        (*shaping_)[static_cast<std::size_t>(head)].improve(y, codes);
+    }
+}
+
 void RowCodec::encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* norm_code) const noexcept {
     alignas(64) float y[kMaxHeadDim];
     for (int i = 0; i < head_dim_; ++i) {
         y[i] = round_to_f16(x[i]);
     }
     transforms_[static_cast<std::size_t>(head)].forward(y, y);
-    std::uint8_t norm = 0;
-    if (has_norm()) {
-        norm = encode_norm(root_mean_square(y, head_dim_));
-        if (norm != 0) {
-            const float divisor = decode_norm(norm);
-            for (int i = 0; i < head_dim_; ++i) {
-                y[i] /= divisor;
-            }
+    *norm_code = 0;
+    if (!has_norm()) {
+        find_codes(head, y, codes);
+        return;
+    }
+    const double energy = dot(y, y, head_dim_);
+    const int norm = encode_norm(static_cast<float>(std::sqrt(energy / head_dim_)));
+    if (norm == 0) {
+        find_codes(head, y, codes);
+        return;
+    }
+    // Centroids are means of what they stand for, so a decoded vector y' is too short: y' . y < y . y, and a query that looks for
+    // this very key loses the difference. The stored norm makes up for it. Its steps are coarse, so with shaping, where scores
+    // matter most, three divisors are tried for the one whose correction falls closest to a step.
+    const int spread = shaping_ != nullptr ? 1 : 0;
+    double least = std::numeric_limits<double>::infinity();
+    alignas(64) float unit[kMaxHeadDim];
+    float decoded[kMaxHeadDim];
+    std::uint16_t tried[kMaxHeadDim];
+    for (int step = std::max(norm - spread, 1); step <= std::min(norm + spread, 255); ++step) {
+        const float divisor = decode_norm(static_cast<std::uint8_t>(step));
+        for (int i = 0; i < head_dim_; ++i) {
+            unit[i] = y[i] / divisor;
+        }
+        find_codes(head, unit, tried);
+        decode(head, tried, static_cast<std::uint8_t>(step), decoded);
+        const double projection = dot(decoded, y, head_dim_);
+        std::uint8_t stored = static_cast<std::uint8_t>(step);
+        double miss = energy;
+        if (projection > 0) {
+            stored = encode_norm(static_cast<float>(divisor * (energy / projection)));
+            miss = std::fabs(projection * (decode_norm(stored) / divisor) - energy);
+        }
+        if (miss < least) {
+            least = miss;
+            *norm_code = stored;
+            std::copy(tried, tried + num_subspaces(), codes);
         }
     }
-    *norm_code = norm;
-    const float* by_channel = centroids(head) - table_values(spec_.sub_dim, spec_.code_bits);
-    nearest_kernel(spec_.sub_dim)(y, num_subspaces(), by_channel, 1 << spec_.code_bits, codes, nullptr);
 }
 
 void RowCodec::decode(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* y) const noexcept {

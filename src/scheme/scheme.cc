@@ -10,9 +10,9 @@ namespace vecinfer {
 namespace {
 
 // What `automatic` becomes. Data-free codebooks are made for unit-variance Gaussian entries, which only the Hadamard transform
-// and the norm can promise. With a calibration these measured best, see docs/numerics.md.
+// and the norm can promise. With a calibration these measured best, see docs/results/quality.md.
 constexpr TransformSpec kDataFreeTransform{.hadamard = true};
-constexpr TransformSpec kCalibratedKeyTransform{.smooth = true, .hadamard = true, .center = true};
+constexpr TransformSpec kCalibratedKeyTransform{.smooth = true, .hadamard = true, .center = true, .optimal = true};
 constexpr TransformSpec kCalibratedValueTransform{.hadamard = true};
 constexpr Norm kCalibratedNorm = Norm::vector;
 
@@ -107,8 +107,15 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
     if (out.norm == Norm::automatic) {
         out.norm = calibrated ? kCalibratedNorm : Norm::vector;
     }
+    if (out.encode == Encode::automatic) {
+        out.encode = calibrated ? Encode::shaped : Encode::nearest;
+    }
     if (calibrated) {
         return out;
+    }
+    if (out.encode == Encode::shaped) {
+        return argument_error("scheme: encode", "shaped",
+                              "nearest without a calibration (where queries look comes from a sidecar)");
     }
     for (const auto& [option, spec] : {std::pair("kt", out.key_transform), std::pair("vt", out.value_transform)}) {
         if (spec.smooth || spec.center || spec.full) {

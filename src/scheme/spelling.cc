@@ -32,7 +32,11 @@ constexpr std::array<Word<Norm>, 3> kNorms = {{{"auto", Norm::automatic}, {"none
 constexpr std::array<Word<Scope>, 2> kScopes = {{{"layer", Scope::layer}, {"head", Scope::head}}};
 constexpr std::array<Word<Prefill>, 2> kPrefills = {{{"windowed", Prefill::windowed}, {"exact", Prefill::exact}}};
 
-constexpr std::array<std::string_view, 9> kOptions = {"k", "v", "kt", "vt", "norm", "scope", "recent", "sink", "prefill"};
+constexpr std::array<Word<Encode>, 3> kEncodes = {
+    {{"auto", Encode::automatic}, {"nearest", Encode::nearest}, {"shaped", Encode::shaped}}};
+
+constexpr std::array<std::string_view, 10> kOptions = {"k",     "v",      "kt",   "vt",      "norm",
+                                                       "scope", "recent", "sink", "prefill", "encode"};
 
 template <class Table>
 std::string names(const Table& table) {
@@ -173,6 +177,9 @@ Status parse_option(std::string_view option, std::string_view text, Scheme& out)
     }
     if (option == "sink") {
         return parse_number(option, text, spelling::kMaxSink, out.window.sink);
+    }
+    if (option == "encode") {
+        return parse_word(option, text, kEncodes, out.encode);
     }
     return parse_word(option, text, kPrefills, out.prefill);
 }
@@ -322,6 +329,9 @@ std::string to_string(const Scheme& scheme) {
     if (scheme.prefill != kDefault.prefill) {
         out += fmt::format(",prefill={}", name_of(kPrefills, scheme.prefill));
     }
+    if (scheme.encode != kDefault.encode) {
+        out += fmt::format(",encode={}", name_of(kEncodes, scheme.encode));
+    }
     return out;
 }
 
@@ -329,11 +339,11 @@ std::string to_long_string(const Scheme& scheme) {
     if (scheme.is_f16()) {
         return "f16";
     }
-    return fmt::format("{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={}", scheme.family,
+    return fmt::format("{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={},encode={}", scheme.family,
                        codec_name(scheme.key), codec_name(scheme.value), spelling::transform_name(scheme.key_transform),
                        spelling::transform_name(scheme.value_transform), name_of(kNorms, scheme.norm),
                        name_of(kScopes, scheme.scope), scheme.window.recent, scheme.window.sink,
-                       name_of(kPrefills, scheme.prefill));
+                       name_of(kPrefills, scheme.prefill), name_of(kEncodes, scheme.encode));
 }
 
 }  // namespace vecinfer

@@ -104,6 +104,15 @@ Status check_layer(const Scheme& scheme, const LayerCalibration& layer) {
             return s;
         }
     }
+    const std::size_t row = static_cast<std::size_t>(shape.num_kv_heads) * static_cast<std::size_t>(dk);
+    const int rank = static_cast<int>(layer.key_shaping.size() / row);
+    if ((rank > 0) != (scheme.encode == Encode::shaped)) {
+        return layer_error(shape.layer, "k shaping", fmt::format("{} directions", rank),
+                           rank > 0 ? "none without encode=shaped" : "those of encode=shaped");
+    }
+    if (Status s = check_step(layer, "k shaping", layer.key_shaping, rank * dk, rank > 0); !s.ok()) {
+        return s;
+    }
     const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
     if (Status s = check_codebooks(shape.layer, "k", layer.key_codebooks, scheme.key, codebooks); !s.ok()) {
         return s;

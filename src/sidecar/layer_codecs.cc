@@ -51,6 +51,9 @@ Status check_calibration(const Scheme& scheme, const LayerShape& shape, const La
         !s.ok()) {
         return s;
     }
+    if (scheme.encode == Encode::shaped && calibration.key_shaping.empty()) {
+        return layer_mismatch(shape.layer, "shaping directions", "none", "those of encode=shaped");
+    }
     const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
     for (const std::vector<Codebook>* side : {&calibration.key_codebooks, &calibration.value_codebooks}) {
         if (side->size() != codebooks) {
@@ -107,6 +110,7 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
     std::span<const float> smooth_factors;
     std::span<const float> center;
     std::span<const float> matrix;
+    std::span<const float> shaping;
     if (calibration != nullptr) {
         if (Status s = check_calibration(scheme.value(), shape, *calibration); !s.ok()) {
             return s;
@@ -115,6 +119,9 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
         smooth_factors = calibration->smooth_factors;
         matrix = key ? calibration->key_matrix : calibration->value_matrix;
         center = key ? calibration->key_center : calibration->value_center;
+        if (key && scheme->encode == Encode::shaped) {
+            shaping = calibration->key_shaping;
+        }
     } else {
         Result<std::vector<Codebook>> universal = universal_codebooks(spec);
         if (!universal.ok()) {
@@ -127,7 +134,8 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
     if (!transforms.ok()) {
         return with_prefix(fmt::format("layer {}", shape.layer), transforms.status());
     }
-    Result<RowCodec> codec = RowCodec::create(spec, scheme->norm, head_dim, std::move(transforms.value()), std::move(codebooks));
+    Result<RowCodec> codec =
+        RowCodec::create(spec, scheme->norm, head_dim, std::move(transforms.value()), std::move(codebooks), shaping);
     if (!codec.ok()) {
         return with_prefix(fmt::format("layer {}", shape.layer), codec.status());
     }

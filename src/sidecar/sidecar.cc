@@ -11,6 +11,7 @@
 //   blk.<index>.k.smooth        F32 (head_dim_k, num_kv_heads), only if the scheme smooths
 //   blk.<index>.[kv].center     F32 (head_dim, num_kv_heads), only if that side is centered
 //   blk.<index>.[kv].matrix     F32 (head_dim, head_dim, num_kv_heads), row-major, only with full
+//   blk.<index>.k.shaping       F32 (head_dim_k, rank, num_kv_heads), only with encode=shaped
 //   blk.<index>.[kv].centroids  I8 (sub_dim, num_centroids, codebooks)
 //   blk.<index>.[kv].scale      F32 (codebooks)
 // Readers ignore keys and tensors that they do not know, so additions do not need a new version.
@@ -49,6 +50,12 @@ public:
     void read(std::string_view key, std::uint64_t& out) { keep(file_.unsigned_integer(key), out); }
     void read(std::string_view key, std::int64_t& out) { keep(file_.integer(key), out); }
     void read(std::string_view key, std::vector<std::uint64_t>& out) { keep(file_.unsigned_array(key), out); }
+
+    /// Second dimension of a tensor, 1 if it has none.
+    std::uint64_t second_dimension(const std::string& name) const {
+        const gguf::Tensor* info = file_.find_tensor(name);
+        return info != nullptr && info->shape.size() > 1 ? info->shape[1] : 1;
+    }
 
     /// A tensor that must have this type and shape, as an array of T.
     template <class T>
@@ -215,6 +222,12 @@ Status read_layers(Reader& reader, Sidecar& out) {
         };
         layer.key_matrix = read_matrix(out.scheme.key_transform.full, 'k', shape.head_dim_k);
         layer.value_matrix = read_matrix(out.scheme.value_transform.full, 'v', shape.head_dim_v);
+        if (out.scheme.encode == Encode::shaped) {
+            layer.key_shaping =
+                reader.tensor<float>(fmt::format("blk.{}.k.shaping", shape.layer), gguf::kTensorF32,
+                                     {static_cast<std::uint64_t>(shape.head_dim_k),
+                                      reader.second_dimension(fmt::format("blk.{}.k.shaping", shape.layer)), heads});
+        }
         layer.key_codebooks = read_codebooks(reader, shape.layer, 'k', out.scheme.key, codebooks);
         layer.value_codebooks = read_codebooks(reader, shape.layer, 'v', out.scheme.value, codebooks);
         if (!reader.status().ok()) {
@@ -287,6 +300,13 @@ void add_layers(gguf::Writer& writer, const std::vector<LayerCalibration>& layer
         add_channels(writer, layer.shape, "v.center", layer.shape.head_dim_v, layer.value_center);
         add_matrices(writer, layer.shape, 'k', layer.shape.head_dim_k, layer.key_matrix);
         add_matrices(writer, layer.shape, 'v', layer.shape.head_dim_v, layer.value_matrix);
+        if (!layer.key_shaping.empty()) {
+            const auto dim = static_cast<std::uint64_t>(layer.shape.head_dim_k);
+            const auto heads = static_cast<std::uint64_t>(layer.shape.num_kv_heads);
+            const std::uint64_t dims[] = {dim, layer.key_shaping.size() / (dim * heads), heads};
+            writer.add_tensor(fmt::format("blk.{}.k.shaping", layer.shape.layer), dims, gguf::kTensorF32,
+                              std::as_bytes(std::span(layer.key_shaping)));
+        }
         add_codebooks(writer, layer.shape.layer, 'k', layer.key_codebooks);
         add_codebooks(writer, layer.shape.layer, 'v', layer.value_codebooks);
     }

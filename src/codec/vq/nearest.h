@@ -20,7 +20,17 @@ NearestFn nearest_kernel(Isa isa, int sub_dim) noexcept;
 /// That of active_isa().
 NearestFn nearest_kernel(int sub_dim) noexcept;
 
-// One per ISA, for nearest_kernel alone.
+/// The code with the least bias[code] - sum_c x[c] * centroid[c], x: sub_dim floats, bias: num_centroids floats, 64-byte aligned.
+/// Rounded after each operation, in channel order; ties go to the lowest index: the same bits on every ISA.
+using LeastCostFn = std::uint16_t (*)(const float* x, const float* table, const float* bias, int num_centroids);
+
+LeastCostFn least_cost_kernel(Isa isa, int sub_dim) noexcept;
+LeastCostFn least_cost_kernel(int sub_dim) noexcept;
+
+// One per ISA, for nearest_kernel and least_cost_kernel alone.
+LeastCostFn least_cost_kernel_scalar(int sub_dim) noexcept;
+LeastCostFn least_cost_kernel_avx2(int sub_dim) noexcept;
+LeastCostFn least_cost_kernel_avx512(int sub_dim) noexcept;
 NearestFn nearest_kernel_scalar(int sub_dim) noexcept;
 NearestFn nearest_kernel_avx2(int sub_dim) noexcept;
 NearestFn nearest_kernel_avx512(int sub_dim) noexcept;

@@ -5,27 +5,47 @@
 //   reduce_min               least lane
 //   equal_bits(a, b)         one bit per lane, lane 0 lowest
 //
-// The scan keeps, per lane, the least distance and the group of kGroup vectors it first came from: three operations per group
+// The scan keeps, per lane, the least cost and the group of kGroup vectors it first came from: three operations per group
 // instead of three per vector. The winner's group is then computed again to find which entry it was; the same operations give
 // the same bits, so the comparison for equality is exact. A group number is held as a float: exact up to 2^24.
 
 inline constexpr int kGroup = 4;
 inline constexpr float kInfinity = __builtin_inff();
 
+/// Squared distance of the vectors from `begin` on.
 template <int D>
-inline Vec distance(const Vec* x, const float* table, int num_centroids) {
-    Vec t = sub(x[0], load(table));
-    Vec sum = mul(t, t);
-    for (int c = 1; c < D; ++c) {
-        t = sub(x[c], load(table + static_cast<long>(c) * num_centroids));
-        sum = add(sum, mul(t, t));
+struct Distance {
+    const float* table;
+
+    Vec operator()(const Vec* x, int num_centroids, int begin) const {
+        Vec t = sub(x[0], load(table + begin));
+        Vec sum = mul(t, t);
+        for (int c = 1; c < D; ++c) {
+            t = sub(x[c], load(table + static_cast<long>(c) * num_centroids + begin));
+            sum = add(sum, mul(t, t));
+        }
+        return sum;
     }
-    return sum;
-}
+};
+
+/// bias - x . centroid.
+template <int D>
+struct BiasedProduct {
+    const float* table;
+    const float* bias;
+
+    Vec operator()(const Vec* x, int num_centroids, int begin) const {
+        Vec cost = load(bias + begin);
+        for (int c = 0; c < D; ++c) {
+            cost = sub(cost, mul(x[c], load(table + static_cast<long>(c) * num_centroids + begin)));
+        }
+        return cost;
+    }
+};
 
 /// N sub-vectors at once, so that their dependency chains overlap.
-template <int D, int N>
-inline void nearest_of(const float* x, const float* table, int num_centroids, std::uint16_t* codes, float* distances) {
+template <int D, int N, class Cost>
+inline void least_of(const float* x, Cost cost, int num_centroids, std::uint16_t* codes, float* distances) {
     constexpr int kStep = kGroup * Vec::kWidth;
     Vec xs[N][D];
     Vec best[N];
@@ -40,9 +60,9 @@ inline void nearest_of(const float* x, const float* table, int num_centroids, st
     for (int begin = 0; begin < num_centroids; begin += kStep) {
         const Vec group = splat(static_cast<float>(begin));
         for (int s = 0; s < N; ++s) {
-            Vec least = distance<D>(xs[s], table + begin, num_centroids);
+            Vec least = cost(xs[s], num_centroids, begin);
             for (int v = 1; v < kGroup; ++v) {
-                least = minimum(distance<D>(xs[s], table + begin + v * Vec::kWidth, num_centroids), least);
+                least = minimum(cost(xs[s], num_centroids, begin + v * Vec::kWidth), least);
             }
             where[s] = select_less(least, best[s], group, where[s]);
             best[s] = minimum(least, best[s]);
@@ -54,7 +74,7 @@ inline void nearest_of(const float* x, const float* table, int num_centroids, st
         const int begin = static_cast<int>(reduce_min(select_less(level, best[s], splat(kInfinity), where[s])));
         std::uint64_t equal = 0;
         for (int v = 0; v < kGroup; ++v) {
-            const Vec d = distance<D>(xs[s], table + begin + v * Vec::kWidth, num_centroids);
+            const Vec d = cost(xs[s], num_centroids, begin + v * Vec::kWidth);
             equal |= static_cast<std::uint64_t>(equal_bits(d, level)) << (v * Vec::kWidth);
         }
         codes[s] = static_cast<std::uint16_t>(equal == 0 ? 0 : begin + __builtin_ctzll(equal));
@@ -69,10 +89,26 @@ void nearest(const float* x, std::int64_t n, const float* table, int num_centroi
     constexpr int kAtOnce = kBroadcasts / D;
     std::int64_t i = 0;
     for (; i + kAtOnce <= n; i += kAtOnce) {
-        nearest_of<D, kAtOnce>(x + i * D, table, num_centroids, codes + i, distances == nullptr ? nullptr : distances + i);
+        least_of<D, kAtOnce>(x + i * D, Distance<D>{table}, num_centroids, codes + i,
+                             distances == nullptr ? nullptr : distances + i);
     }
     for (; i < n; ++i) {
-        nearest_of<D, 1>(x + i * D, table, num_centroids, codes + i, distances == nullptr ? nullptr : distances + i);
+        least_of<D, 1>(x + i * D, Distance<D>{table}, num_centroids, codes + i, distances == nullptr ? nullptr : distances + i);
+    }
+}
+
+template <int D>
+std::uint16_t least_cost(const float* x, const float* table, const float* bias, int num_centroids) {
+    std::uint16_t code;
+    least_of<D, 1>(x, BiasedProduct<D>{table, bias}, num_centroids, &code, nullptr);
+    return code;
+}
+
+inline LeastCostFn pick_least_cost(int sub_dim) noexcept {
+    switch (sub_dim) {
+        case 2: return least_cost<2>;
+        case 4: return least_cost<4>;
+        default: return least_cost<8>;
     }
 }
 

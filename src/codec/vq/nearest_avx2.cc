@@ -50,4 +50,8 @@ NearestFn nearest_kernel_avx2(int sub_dim) noexcept {
     return pick(sub_dim);
 }
 
+LeastCostFn least_cost_kernel_avx2(int sub_dim) noexcept {
+    return pick_least_cost(sub_dim);
+}
+
 }  // namespace vecinfer

@@ -53,6 +53,10 @@ NearestFn nearest_kernel_scalar(int sub_dim) noexcept {
     return pick(sub_dim);
 }
 
+LeastCostFn least_cost_kernel_scalar(int sub_dim) noexcept {
+    return pick_least_cost(sub_dim);
+}
+
 NearestFn nearest_kernel(Isa isa, int sub_dim) noexcept {
 #if defined(__x86_64__)
     switch (isa) {
@@ -68,6 +72,23 @@ NearestFn nearest_kernel(Isa isa, int sub_dim) noexcept {
 
 NearestFn nearest_kernel(int sub_dim) noexcept {
     return nearest_kernel(active_isa(), sub_dim);
+}
+
+LeastCostFn least_cost_kernel(Isa isa, int sub_dim) noexcept {
+#if defined(__x86_64__)
+    switch (isa) {
+        case Isa::scalar: break;
+        case Isa::avx2: return least_cost_kernel_avx2(sub_dim);
+        case Isa::avx512: return least_cost_kernel_avx512(sub_dim);
+    }
+#else
+    (void)isa;
+#endif
+    return least_cost_kernel_scalar(sub_dim);
+}
+
+LeastCostFn least_cost_kernel(int sub_dim) noexcept {
+    return least_cost_kernel(active_isa(), sub_dim);
 }
 
 }  // namespace vecinfer
