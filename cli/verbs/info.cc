@@ -140,7 +140,7 @@ Json scheme_json(const Scheme& asked, const Scheme& scheme) {
     json["key"] = codec_json(scheme.key, scheme.key_transform);
     json["value"] = codec_json(scheme.value, scheme.value_transform);
     json["norm"] = scheme.norm == Norm::vector ? "vector" : "none";
-    json["scope"] = scheme.scope == Scope::head ? "head" : "layer";
+    json["scope"] = scheme.scope == Scope::subspace ? "subspace" : scheme.scope == Scope::head ? "head" : "layer";
     json["recent"] = scheme.window.recent;
     json["sink"] = scheme.window.sink;
     json["prefill"] = scheme.prefill == Prefill::exact ? "exact" : "windowed";
@@ -212,9 +212,10 @@ void print_scheme(const Subject& subject) {
     fmt::print("keys         {}; transform: {}\n", codec_text(scheme.key), transform_name(scheme.key_transform, kStepTexts));
     fmt::print("values       {}; transform: {}\n", codec_text(scheme.value), transform_name(scheme.value_transform, kStepTexts));
     fmt::print("norm         {}\n", scheme.norm == Norm::vector ? "one byte per head and token" : "none");
-    fmt::print("codebooks    {}\n", !subject.calibrated           ? "data-free: one universal codebook"
-                                    : scheme.scope == Scope::head ? "calibrated, one per layer and KV head"
-                                                                  : "calibrated, one per layer");
+    fmt::print("codebooks    {}\n", !subject.calibrated               ? "data-free: one universal codebook"
+                                    : scheme.scope == Scope::subspace ? "calibrated, one per layer, KV head and subspace"
+                                    : scheme.scope == Scope::head     ? "calibrated, one per layer and KV head"
+                                                                      : "calibrated, one per layer");
     fmt::print("window       latest {} and first {} tokens in f16\n", scheme.window.recent, scheme.window.sink);
     fmt::print("prefill      {}\n", scheme.prefill == Prefill::exact ? "a batch reads its own keys exactly"
                                                                      : "a batch reads keys older than the window from codes");

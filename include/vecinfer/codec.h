@@ -2,6 +2,7 @@
 // decode.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,22 +22,26 @@ float decode_norm(std::uint8_t code) noexcept;
 
 class RowCodec {
 public:
-    /// One side of one layer. `transforms`: one per KV head. `codebooks`: one shared by all heads, or one per head; all of spec's
-    /// (sub_dim, code_bits). `norm` is none or vector, not automatic. head_dim must be a multiple of sub_dim.
+    /// One side of one layer. `transforms`: one per KV head. `codebooks`: one shared by all heads, one per head, or one per head
+    /// and subspace (product quantization; subspaces of a head side by side); all of spec's (sub_dim, code_bits). `norm` is none
+    /// or vector, not automatic. head_dim must be a multiple of sub_dim.
     static Result<RowCodec> create(const CodecSpec& spec, Norm norm, int head_dim, std::vector<HeadTransform> transforms,
                                    std::vector<Codebook> codebooks);
 
     int num_heads() const noexcept { return static_cast<int>(transforms_.size()); }
     int head_dim() const noexcept { return head_dim_; }
     int row_dim() const noexcept { return num_heads() * head_dim_; }
+    const CodecSpec& spec() const noexcept { return spec_; }
     int sub_dim() const noexcept { return spec_.sub_dim; }
     int code_bits() const noexcept { return spec_.code_bits; }
     int num_subspaces() const noexcept { return head_dim_ / spec_.sub_dim; }  // per head
     bool has_norm() const noexcept { return norm_ == Norm::vector; }
     const HeadTransform& transform(int head) const { return transforms_[static_cast<std::size_t>(head)]; }
-    const Codebook& codebook(int head) const { return codebooks_[codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)]; }
-    /// Centroids of one head as floats, layout (2^code_bits, sub_dim), 64-byte aligned.
-    const float* centroids(int head) const;
+    const Codebook& codebook(int head, int subspace = 0) const { return codebooks_[book_index(head, subspace)]; }
+    /// Centroids of one head and subspace as floats, layout (2^code_bits, sub_dim), 64-byte aligned.
+    const float* centroids(int head, int subspace = 0) const noexcept;
+    /// Floats from the centroids of one subspace to those of the next; 0 if all subspaces of a head share a codebook.
+    std::ptrdiff_t centroid_stride() const noexcept;
     /// Hash over spec, norm, transforms and codebooks: rows encoded under equal hashes are interchangeable.
     std::uint64_t hash() const noexcept { return hash_; }
 
@@ -52,9 +57,14 @@ public:
     void decode_original(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* x) const noexcept;
 
 private:
+    std::size_t book_index(int head, int subspace) const noexcept {
+        return static_cast<std::size_t>(head * books_per_head_ + (books_per_head_ > 1 ? subspace : 0));
+    }
+
     CodecSpec spec_;
     Norm norm_ = Norm::none;
     int head_dim_ = 0;
+    int books_per_head_ = 0;  // 0: all heads share one codebook
     std::uint64_t hash_ = 0;
     std::vector<HeadTransform> transforms_;
     std::vector<Codebook> codebooks_;

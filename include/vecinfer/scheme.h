@@ -1,9 +1,12 @@
 // A scheme says how a KV cache is stored: key transform x key codec x value transform x value codec x window.
 //
-// Short spelling:  f16 | vecinfer:k<width>v<width>[,option=value]...
+// Short spelling:  f16 | <family>:k<width>v<width>[,option=value]...
 //   kt       none, or any of center, smooth or smooth-opt, hadamard joined by +, or full, or center+full
 //   vt       the same without smooth and smooth-opt
-//   width    4 = d2b8, 3 = d4b12, 2 = d4b8, 1.5 = d8b12, 1 = d8b8 (sub_dim, code_bits)
+// Families are sets of defaults; each has widths of its own (bits per value -> codec):
+//   vecinfer  4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, 1.5 = d8b12, 1 = d8b8; window 128 + 4 sinks
+//   million   4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, one codebook per subspace, not transformed; needs a calibration
+//   rotated   4 = d1b4, 3 = d1b3, 2 = d1b2: Hadamard, one norm per vector, the best scalar levels for Gaussian entries
 // Long spelling: vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=hadamard,norm=vector,recent=128,...
 // Options of the long form may follow the short one, in any order, each once; what is left out has its default, so `vecinfer`
 // is `vecinfer:k2v2`. kt, vt and norm may be `auto`, which is their default. Case-sensitive, no blanks.
@@ -27,13 +30,13 @@ enum class CodecKind { f16, vq };  // f16 is sub_dim 1, code_bits 16
 /// of one of 2^code_bits centroids (VecInfer, section "vector quantization").
 struct CodecSpec {
     CodecKind kind = CodecKind::vq;
-    int sub_dim = 4;    // channels per code: 2, 4 or 8
-    int code_bits = 8;  // bits per code: 8 or 12
+    int sub_dim = 4;    // channels per code: 1, 2, 4 or 8
+    int code_bits = 8;  // bits per code: 8, 10 or 12; with sub_dim 1: 2, 3 or 4
 
     bool operator==(const CodecSpec&) const = default;
 };
 
-/// The (sub_dim, code_bits) pairs that exist: d2b8 d4b8 d8b8 d4b12 d8b12.
+/// The (sub_dim, code_bits) pairs that exist: d2b8 d4b8 d8b8 d4b10 d4b12 d8b12 d1b2 d1b3 d1b4.
 std::span<const CodecSpec> supported_vq_specs() noexcept;
 
 struct TransformSpec {
@@ -51,7 +54,8 @@ struct TransformSpec {
 /// `automatic` becomes `vector` for data-free codebooks, which cannot work without, and the measured best when calibrated.
 enum class Norm { automatic, none, vector };
 
-enum class Scope { layer, head };  // who shares a codebook: all KV heads of a layer, or each KV head has its own
+/// Who shares a codebook: all KV heads of a layer, the subspaces of a KV head, or nobody (product quantization).
+enum class Scope { layer, head, subspace };
 
 /// `windowed`: a query reads keys older than `recent` from codes even inside its own batch, so results do not depend on how a
 /// prompt is split. `exact`: keys of the current batch are all read exactly (the paper's prefill).
@@ -65,7 +69,7 @@ struct WindowSpec {
 };
 
 struct Scheme {
-    std::string family = "vecinfer";  // "f16" or "vecinfer"
+    std::string family = "vecinfer";  // one of scheme_families()
     CodecSpec key;
     CodecSpec value;
     TransformSpec key_transform{.automatic = true};
@@ -94,10 +98,13 @@ std::string to_string(const Scheme& scheme);
 /// Every part spelled out, `auto` included. Parses back to the same scheme.
 std::string to_long_string(const Scheme& scheme);
 
-/// Replaces every `automatic` part. Data-free: keys and values hadamard, norm vector, scope layer (one universal codebook).
-/// Calibrated: keys center+smooth+hadamard, values hadamard, norm vector, which measured best (docs/numerics.md). An error if a
-/// part that was spelled out cannot be had without a calibration (kt with smooth, norm=none). Idempotent.
+/// Replaces every `automatic` part by the family's choice. vecinfer data-free: keys and values hadamard, norm vector, scope layer
+/// (one universal codebook); calibrated: keys center+smooth+hadamard, values hadamard, norm vector, which measured best. An error
+/// if a part that was spelled out cannot be had without a calibration (kt with smooth, norm=none, scope=subspace). Idempotent.
 Result<Scheme> resolve(const Scheme& scheme, bool calibrated);
+
+/// Codebooks of one side of a layer.
+std::size_t codebook_count(const CodecSpec& spec, Scope scope, int num_kv_heads, int head_dim) noexcept;
 
 /// Names accepted before the colon, for messages and help.
 std::span<const std::string_view> scheme_families() noexcept;

@@ -174,7 +174,8 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
     const auto decode = [&](const PackedCache& cache, int cell0) {
         const RowCodec& codec = cache.codec();
         kernels->decode_block(cache.code_block(stream, kv_head, cell0 / kBlockCells), codec.num_subspaces(), codec.sub_dim(),
-                              codec.code_bits(), codec.centroids(kv_head), codec.has_norm(), norm_table, tile_code);
+                              codec.code_bits(), codec.centroids(kv_head), codec.centroid_stride(), codec.has_norm(), norm_table,
+                              tile_code);
     };
 
     for (int cell0 = begin; cell0 < end; cell0 += kBlockCells) {

@@ -8,13 +8,13 @@
 //             mark of exported rows (row_transfer.cc)
 //   codes   = ceil(num_cells / 64) blocks, one after the other, so that one head's context is one contiguous run
 //   block   = [subspace 0][subspace 1] ... [norms]
-//   subspace, 8-bit codes:  64 bytes, one per cell
-//             12-bit codes: 64 bytes with the low 8 bits, then 32 bytes with the high 4 bits; byte j holds cell j in its low and
-//             cell j + 32 in its high nibble
+//   subspace = the bits of 64 codes in planes of 8, 4, 2 and 1 bits, as the width is made up of them, low bits first: 8-bit codes
+//             are one byte per cell, 12 = 8 + 4, 10 = 8 + 2, 4, 3 = 2 + 1, 2.
+//   plane   of w bits: 8w bytes; byte j holds cells j, j + 8w, j + 16w ... from its low bits up
 //   norms   = 64 bytes, one per cell (codec.h: encode_norm); absent without norms
 //
 // Subspace-major blocks let a kernel look up 64 cells of one subspace from one table with consecutive loads; 64 is one AVX-512
-// register of codes.
+// register of codes. In planes, one shift and one mask by a constant free a run of 8w consecutive cells at once, on any ISA.
 #pragma once
 
 #include <cstddef>
@@ -66,22 +66,43 @@ inline int num_recent_slots(const CacheGeometry& g) {
     return g.window_rows() - kSinkSequences * g.window.sink;
 }
 
+/// Cells that never share a byte of codes, whatever the width: i and j if they differ modulo this.
+inline constexpr int kLeastPlaneBytes = 8;
+
 /// Reads and writes one cell's code in a subspace of a block.
 inline std::uint16_t load_code(const std::uint8_t* subspace, int code_bits, int i) {
-    std::uint16_t code = subspace[i];
-    if (code_bits == 12) {
-        const std::uint8_t high = subspace[kBlockCells + i % 32];
-        code |= static_cast<std::uint16_t>((i < 32 ? high & 15 : high >> 4) << 8);
+    if (code_bits == 8) {
+        return subspace[i];
     }
-    return code;
+    unsigned code = 0;
+    int done = 0;
+    for (int width = 8; width > 0; width /= 2) {
+        if (code_bits & width) {
+            const int bytes = 8 * width;
+            code |= (subspace[i % bytes] >> (i / bytes * width) & ((1u << width) - 1)) << done;
+            subspace += bytes;
+            done += width;
+        }
+    }
+    return static_cast<std::uint16_t>(code);
 }
 
 inline void store_code(std::uint8_t* subspace, int code_bits, int i, std::uint16_t code) {
-    subspace[i] = static_cast<std::uint8_t>(code);
-    if (code_bits == 12) {
-        std::uint8_t& high = subspace[kBlockCells + i % 32];
-        const int shift = i < 32 ? 0 : 4;
-        high = static_cast<std::uint8_t>((high & ~(15 << shift)) | (code >> 8) << shift);
+    if (code_bits == 8) {
+        subspace[i] = static_cast<std::uint8_t>(code);
+        return;
+    }
+    unsigned rest = code;
+    for (int width = 8; width > 0; width /= 2) {
+        if (code_bits & width) {
+            const int bytes = 8 * width;
+            const int shift = i / bytes * width;
+            const unsigned mask = (1u << width) - 1;
+            std::uint8_t& byte = subspace[i % bytes];
+            byte = static_cast<std::uint8_t>((byte & ~(mask << shift)) | (rest & mask) << shift);
+            subspace += bytes;
+            rest >>= width;
+        }
     }
 }
 

@@ -31,11 +31,11 @@ std::size_t CacheGeometry::total_bytes() const noexcept {
 namespace {
 
 constexpr int kMaxHeadDim = 1024;
-constexpr int kMaxSubspaces = kMaxHeadDim / 2;
+constexpr int kMaxSubspaces = kMaxHeadDim;
 
-// Cells j and j + 32 share a byte of 12-bit codes, so one thread must own both.
+// Cells that share a byte of codes must belong to one thread.
 int owner(int head, int cell, int nth) {
-    return (head * 32 + cell % 32) % nth;
+    return (head + cell % layout::kLeastPlaneBytes) % nth;
 }
 
 void encode_cell(const RowCodec& codec, int head, std::uint8_t* block, int i, const float* x) {

@@ -3,7 +3,7 @@
 //   exact row:  row_dim f16 values; the lowest mantissa bits of the first 64 hold a mark: 16 bits tag, 16 bits codec hash, 32
 //   bits
 //               position, most significant bit first. Import encodes the row again, which gives the same codes.
-//   code row:   u64 tag, u64 codec hash, per head its codes (nibbles, low first) and norm byte, zeros
+//   code row:   u64 tag, u64 codec hash, per head its codes side by side (low bits first) and norm byte, zeros
 #include <fmt/format.h>
 
 #include <array>
@@ -24,24 +24,22 @@ std::uint16_t short_hash(std::uint64_t hash) {
     return static_cast<std::uint16_t>(hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48);
 }
 
+/// Codes side by side, low bits first. `bytes` must be zero before the first put.
 struct CodeStream {
     std::byte* bytes;
-    std::size_t nibbles = 0;
+    std::size_t bits = 0;
 
-    void put(std::uint16_t code, int code_bits) {
-        for (int shift = 0; shift < code_bits; shift += 4, ++nibbles) {
-            std::byte& b = bytes[nibbles / 2];
-            const auto nibble = static_cast<std::byte>((code >> shift & 15) << (nibbles % 2 * 4));
-            b = (nibbles % 2 == 0 ? std::byte{0} : b) | nibble;
+    void put(unsigned code, int code_bits) {
+        for (int i = 0; i < code_bits; ++i, ++bits) {
+            bytes[bits / 8] |= static_cast<std::byte>((code >> i & 1) << bits % 8);
         }
     }
     std::uint16_t get(int code_bits) {
-        std::uint16_t code = 0;
-        for (int shift = 0; shift < code_bits; shift += 4, ++nibbles) {
-            const auto b = static_cast<unsigned>(bytes[nibbles / 2]);
-            code |= static_cast<std::uint16_t>((b >> (nibbles % 2 * 4) & 15) << shift);
+        unsigned code = 0;
+        for (int i = 0; i < code_bits; ++i, ++bits) {
+            code |= (static_cast<unsigned>(bytes[bits / 8]) >> bits % 8 & 1) << i;
         }
-        return code;
+        return static_cast<std::uint16_t>(code);
     }
 };
 

@@ -13,6 +13,8 @@ namespace vecinfer {
 
 namespace {
 
+constexpr int kSubspaceIterations = 25;  // as published for product quantization of KV caches
+
 // splitmix64: small, and the same everywhere.
 struct Random {
     std::uint64_t state;
@@ -152,6 +154,13 @@ struct Calibrator::State {
     std::map<int, Layer> layers;
 
     Status observe(const KvRows& r, bool keys);
+    /// Rows kept of one side. A subspace of product quantization is trained on one sub-vector per row, so that wide codes need
+    /// more.
+    std::int64_t capacity(bool keys) const {
+        const CodecSpec& spec = keys ? options.scheme.key : options.scheme.value;
+        const std::int64_t wanted = options.scheme.scope == Scope::subspace ? std::int64_t{4} << spec.code_bits : 0;
+        return std::max<std::int64_t>(options.tokens_per_layer, wanted);
+    }
     Result<std::vector<Codebook>> train_side(const Reservoir& reservoir, const CodecSpec& spec,
                                              const std::vector<HeadTransform>& transforms,
                                              const std::function<bool(double)>& progress) const;
@@ -224,7 +233,7 @@ Status Calibrator::State::observe(const KvRows& r, bool keys) {
         if (Status status = check_finite(row, reservoir.row_dim(), what, r.layer); !status.ok()) {
             return status;
         }
-        reservoir.add(row, options.tokens_per_layer);
+        reservoir.add(row, capacity(keys));
     }
     return {};
 }
@@ -272,27 +281,47 @@ Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& res
                                                             const std::vector<HeadTransform>& transforms,
                                                             const std::function<bool(double)>& progress) const {
     const bool norm = options.scheme.norm == Norm::vector;
-    const int num_books = options.scheme.scope == Scope::head ? reservoir.num_heads : 1;
+    const Scope scope = options.scheme.scope;
+    const auto num_books = static_cast<double>(codebook_count(spec, scope, reservoir.num_heads, reservoir.head_dim));
     std::vector<Codebook> books;
-    for (int book = 0; book < num_books; ++book) {
-        std::vector<float> samples;
-        for (int head = 0; head < reservoir.num_heads; ++head) {
-            if (num_books == 1 || head == book) {
-                append_samples(reservoir, head, transforms[head], norm, samples);
-            }
-        }
+    const auto train = [&](std::vector<float>& samples) {
         if (samples.empty()) {
             samples.assign(spec.sub_dim, 0.0f);  // a head that is always zero
         }
         KMeansOptions kmeans;
         kmeans.seed = options.seed;
         kmeans.num_threads = options.num_threads;
-        kmeans.progress = [&](double share) { return progress((book + share) / num_books); };
+        kmeans.max_iterations = scope == Scope::subspace ? kSubspaceIterations : kmeans.max_iterations;
+        kmeans.progress = [&](double share) { return progress((static_cast<double>(books.size()) + share) / num_books); };
         Result<Codebook> trained = train_codebook(samples, {}, spec.sub_dim, spec.code_bits, kmeans);
-        if (!trained.ok()) {
-            return trained.status();
+        if (trained.ok()) {
+            books.push_back(std::move(trained).value());
+            return Status();
         }
-        books.push_back(std::move(trained).value());
+        return trained.status();
+    };
+    std::vector<float> samples;
+    for (int head = 0; head < reservoir.num_heads; ++head) {
+        append_samples(reservoir, head, transforms[head], norm, samples);
+        if (scope == Scope::layer && head + 1 < reservoir.num_heads) {
+            continue;
+        }
+        if (scope != Scope::subspace) {
+            if (Status status = train(samples); !status.ok()) {
+                return status;
+            }
+        }
+        for (int begin = 0; scope == Scope::subspace && begin < reservoir.head_dim; begin += spec.sub_dim) {
+            std::vector<float> part;
+            for (std::size_t row = 0; row < samples.size(); row += reservoir.head_dim) {
+                const auto from = samples.begin() + static_cast<std::ptrdiff_t>(row) + begin;
+                part.insert(part.end(), from, from + spec.sub_dim);
+            }
+            if (Status status = train(part); !status.ok()) {
+                return status;
+            }
+        }
+        samples.clear();
     }
     return books;
 }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <new>
 #include <utility>
@@ -63,11 +64,13 @@ Status check(const CodecSpec& spec, Norm norm, int head_dim, const std::vector<H
                                   fmt::format("head_dim {}", head_dim));
         }
     }
-    if (codebooks.size() != 1 && codebooks.size() != transforms.size()) {
-        return argument_error("codebooks", fmt::format("{}", codebooks.size()), fmt::format("1 or {}", transforms.size()));
-    }
     if (head_dim % spec.sub_dim != 0) {
         return argument_error("head_dim", fmt::format("{}", head_dim), fmt::format("a multiple of sub_dim {}", spec.sub_dim));
+    }
+    const std::size_t heads = transforms.size();
+    const std::size_t subspaces = heads * static_cast<std::size_t>(head_dim / spec.sub_dim);
+    if (codebooks.size() != 1 && codebooks.size() != heads && codebooks.size() != subspaces) {
+        return argument_error("codebooks", fmt::format("{}", codebooks.size()), fmt::format("1, {} or {}", heads, subspaces));
     }
     return {};
 }
@@ -86,6 +89,7 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
         codec.head_dim_ = head_dim;
         codec.transforms_ = std::move(transforms);
         codec.codebooks_ = std::move(codebooks);
+        codec.books_per_head_ = codec.codebooks_.size() == 1 ? 0 : static_cast<int>(codec.codebooks_.size()) / codec.num_heads();
         codec.tables_ = make_tables(codec.codebooks_);
 
         Fnv fnv;
@@ -99,8 +103,9 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
             fnv.add(transform.hash());
         }
         // Per head, so that one shared codebook and equal copies of it count as the same.
-        for (int head = 0; head < codec.num_heads(); ++head) {
-            fnv.add(vecinfer::hash(codec.codebook(head)));
+        const int books = std::max(codec.books_per_head_, 1);
+        for (int i = 0; i < codec.num_heads() * books; ++i) {
+            fnv.add(vecinfer::hash(codec.codebook(i / books, i % books)));
         }
         codec.hash_ = fnv.value();
         return codec;
@@ -109,9 +114,13 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
     }
 }
 
-const float* RowCodec::centroids(int head) const {
+const float* RowCodec::centroids(int head, int subspace) const noexcept {
     const std::size_t values = table_values(spec_.sub_dim, spec_.code_bits);
-    return tables_.get() + (codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)) * 2 * values + values;
+    return tables_.get() + book_index(head, subspace) * 2 * values + values;
+}
+
+std::ptrdiff_t RowCodec::centroid_stride() const noexcept {
+    return books_per_head_ > 1 ? static_cast<std::ptrdiff_t>(2 * table_values(spec_.sub_dim, spec_.code_bits)) : 0;
 }
 
 void RowCodec::encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* norm_code) const noexcept {
@@ -132,15 +141,24 @@ void RowCodec::encode(int head, const float* x, std::uint16_t* codes, std::uint8
     }
     *norm_code = norm;
     const float* by_channel = centroids(head) - table_values(spec_.sub_dim, spec_.code_bits);
-    nearest_kernel(spec_.sub_dim)(y, num_subspaces(), by_channel, 1 << spec_.code_bits, codes, nullptr);
+    const NearestFn nearest = nearest_kernel(spec_.sub_dim);
+    const int searched = searched_centroids(1 << spec_.code_bits);
+    if (const std::ptrdiff_t stride = centroid_stride(); stride == 0) {
+        nearest(y, num_subspaces(), by_channel, searched, codes, nullptr);
+    } else {
+        for (int s = 0; s < num_subspaces(); ++s) {
+            nearest(y + s * spec_.sub_dim, 1, by_channel + s * stride, searched, codes + s, nullptr);
+        }
+    }
 }
 
 void RowCodec::decode(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* y) const noexcept {
     const float factor = has_norm() ? decode_norm(norm_code) : 1.0f;
     const float* table = centroids(head);
+    const std::ptrdiff_t stride = centroid_stride();
     const int sub_dim = spec_.sub_dim;
     const int count = num_subspaces();
-    for (int s = 0; s < count; ++s, y += sub_dim) {
+    for (int s = 0; s < count; ++s, y += sub_dim, table += stride) {
         const float* centroid = table + static_cast<std::size_t>(codes[s]) * static_cast<std::size_t>(sub_dim);
         for (int c = 0; c < sub_dim; ++c) {
             y[c] = factor * centroid[c];

@@ -67,8 +67,9 @@ Totals sum_layers(const Scheme& scheme, std::span<const LayerShape> layers, std:
         add_side(scheme, scheme.key, shape.num_kv_heads, shape.head_dim_k, context, totals);
         add_side(scheme, scheme.value, shape.num_kv_heads, shape.head_dim_v, context, totals);
         if (calibrated) {
-            const std::size_t books = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
-            totals.codebook_bytes += books * (codebook_bytes(scheme.key) + codebook_bytes(scheme.value));
+            totals.codebook_bytes +=
+                codebook_count(scheme.key, scheme.scope, shape.num_kv_heads, shape.head_dim_k) * codebook_bytes(scheme.key) +
+                codebook_count(scheme.value, scheme.scope, shape.num_kv_heads, shape.head_dim_v) * codebook_bytes(scheme.value);
             const std::size_t per_channel = static_cast<std::size_t>(shape.num_kv_heads) * sizeof(float);
             totals.codebook_bytes +=
                 per_channel * shape.head_dim_k * (scheme.key_transform.smooth + scheme.key_transform.center) +

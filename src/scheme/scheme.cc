@@ -4,24 +4,25 @@
 
 #include <array>
 
+#include "scheme/family.h"
 #include "scheme/spelling.h"
 
 namespace vecinfer {
 namespace {
 
-// What `automatic` becomes. Data-free codebooks are made for unit-variance Gaussian entries, which only the Hadamard transform
-// and the norm can promise. With a calibration these measured best, see docs/numerics.md.
-constexpr TransformSpec kDataFreeTransform{.hadamard = true};
-constexpr TransformSpec kCalibratedKeyTransform{.smooth = true, .hadamard = true, .center = true};
-constexpr TransformSpec kCalibratedValueTransform{.hadamard = true};
-constexpr Norm kCalibratedNorm = Norm::vector;
-
 constexpr CodecSpec kF16Spec{CodecKind::f16, 1, 16};
 
-constexpr std::array<std::string_view, 2> kFamilies = {"f16", "vecinfer"};
+constexpr std::array<std::string_view, 4> kFamilies = {"f16", "vecinfer", "million", "rotated"};
 
-constexpr std::array<CodecSpec, 5> kVqSpecs = {
-    {{CodecKind::vq, 2, 8}, {CodecKind::vq, 4, 8}, {CodecKind::vq, 8, 8}, {CodecKind::vq, 4, 12}, {CodecKind::vq, 8, 12}}};
+constexpr std::array<CodecSpec, 9> kVqSpecs = {{{CodecKind::vq, 2, 8},
+                                                {CodecKind::vq, 4, 8},
+                                                {CodecKind::vq, 8, 8},
+                                                {CodecKind::vq, 4, 10},
+                                                {CodecKind::vq, 4, 12},
+                                                {CodecKind::vq, 8, 12},
+                                                {CodecKind::vq, 1, 2},
+                                                {CodecKind::vq, 1, 3},
+                                                {CodecKind::vq, 1, 4}}};
 
 Status check_spec(std::string_view side, const CodecSpec& spec) {
     for (const CodecSpec& s : kVqSpecs) {
@@ -46,6 +47,14 @@ std::span<const CodecSpec> supported_vq_specs() noexcept {
     return kVqSpecs;
 }
 
+std::size_t codebook_count(const CodecSpec& spec, Scope scope, int num_kv_heads, int head_dim) noexcept {
+    if (scope == Scope::layer) {
+        return 1;
+    }
+    return static_cast<std::size_t>(num_kv_heads) *
+           (scope == Scope::head ? 1 : static_cast<std::size_t>(head_dim / spec.sub_dim));
+}
+
 std::span<const std::string_view> scheme_families() noexcept {
     return kFamilies;
 }
@@ -64,7 +73,7 @@ Status validate(const Scheme& scheme) {
     if (scheme.is_f16()) {
         return {};
     }
-    if (scheme.family != "vecinfer") {
+    if (find_family(scheme.family) == nullptr) {
         return argument_error("scheme: family", spelling::shown(scheme.family),
                               fmt::format("one of {}", fmt::join(kFamilies, ", ")));
     }
@@ -97,18 +106,24 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
     if (scheme.is_f16()) {
         return f16_scheme();
     }
+    const Family& family = *find_family(scheme.family);
+    const AutomaticParts& automatic = calibrated ? family.calibrated : family.data_free;
     Scheme out = scheme;
     if (out.key_transform.automatic) {
-        out.key_transform = calibrated ? kCalibratedKeyTransform : kDataFreeTransform;
+        out.key_transform = automatic.key_transform;
     }
     if (out.value_transform.automatic) {
-        out.value_transform = calibrated ? kCalibratedValueTransform : kDataFreeTransform;
+        out.value_transform = automatic.value_transform;
     }
     if (out.norm == Norm::automatic) {
-        out.norm = calibrated ? kCalibratedNorm : Norm::vector;
+        out.norm = automatic.norm;
     }
     if (calibrated) {
         return out;
+    }
+    if (out.scope == Scope::subspace) {
+        return argument_error("scheme: scope", "subspace",
+                              "layer or head without a calibration (there is no universal codebook of a subspace)");
     }
     for (const auto& [option, spec] : {std::pair("kt", out.key_transform), std::pair("vt", out.value_transform)}) {
         if (spec.smooth || spec.center || spec.full) {

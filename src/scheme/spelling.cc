@@ -6,18 +6,10 @@
 #include <charconv>
 #include <optional>
 
+#include "scheme/family.h"
+
 namespace vecinfer {
 namespace {
-
-struct Width {
-    std::string_view name;
-    CodecSpec spec;
-};
-constexpr std::array<Width, 5> kWidths = {{{"1", {CodecKind::vq, 8, 8}},
-                                           {"1.5", {CodecKind::vq, 8, 12}},
-                                           {"2", {CodecKind::vq, 4, 8}},
-                                           {"3", {CodecKind::vq, 4, 12}},
-                                           {"4", {CodecKind::vq, 2, 8}}}};
 
 template <class T>
 struct Word {
@@ -29,7 +21,7 @@ constexpr std::string_view kKeySteps =
     "auto, none, or center, smooth or smooth-opt, hadamard in this order joined by +, or full, or center+full";
 constexpr std::string_view kValueSteps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
 constexpr std::array<Word<Norm>, 3> kNorms = {{{"auto", Norm::automatic}, {"none", Norm::none}, {"vector", Norm::vector}}};
-constexpr std::array<Word<Scope>, 2> kScopes = {{{"layer", Scope::layer}, {"head", Scope::head}}};
+constexpr std::array<Word<Scope>, 3> kScopes = {{{"layer", Scope::layer}, {"head", Scope::head}, {"subspace", Scope::subspace}}};
 constexpr std::array<Word<Prefill>, 2> kPrefills = {{{"windowed", Prefill::windowed}, {"exact", Prefill::exact}}};
 
 constexpr std::array<std::string_view, 9> kOptions = {"k", "v", "kt", "vt", "norm", "scope", "recent", "sink", "prefill"};
@@ -119,18 +111,18 @@ Status parse_codec(std::string_view option, std::string_view text, CodecSpec& ou
     return scheme_error(option, text, fmt::format("one of {}", spelling::codec_names()));
 }
 
-Status parse_width(std::string_view text, CodecSpec& out) {
-    for (const Width& width : kWidths) {
+Status parse_width(std::string_view text, std::span<const Width> widths, CodecSpec& out) {
+    for (const Width& width : widths) {
         if (width.name == text) {
             out = width.spec;
             return {};
         }
     }
-    return scheme_error("width", text, fmt::format("one of {}", names(kWidths)));
+    return scheme_error("width", text, fmt::format("one of {}", names(widths)));
 }
 
-std::string_view width_name(const CodecSpec& spec) noexcept {
-    for (const Width& width : kWidths) {
+std::string_view width_name(const CodecSpec& spec, std::span<const Width> widths) noexcept {
+    for (const Width& width : widths) {
         if (width.spec == spec) {
             return width.name;
         }
@@ -138,15 +130,15 @@ std::string_view width_name(const CodecSpec& spec) noexcept {
     return {};
 }
 
-Status parse_widths(std::string_view text, Scheme& out) {
+Status parse_widths(std::string_view text, const Family& family, Scheme& out) {
     const std::size_t v = text.find('v');
     if (text.empty() || text[0] != 'k' || v == std::string_view::npos) {
         return scheme_error("widths", text, "k<width>v<width>, for example k2v2, or option=value");
     }
-    if (Status s = parse_width(text.substr(1, v - 1), out.key); !s.ok()) {
+    if (Status s = parse_width(text.substr(1, v - 1), family.key_widths, out.key); !s.ok()) {
         return s;
     }
-    return parse_width(text.substr(v + 1), out.value);
+    return parse_width(text.substr(v + 1), family.value_widths, out.value);
 }
 
 Status parse_option(std::string_view option, std::string_view text, Scheme& out) {
@@ -187,7 +179,7 @@ std::optional<unsigned> option_bit(std::string_view option) noexcept {
     return std::nullopt;
 }
 
-Status parse_parts(std::string_view parts, Scheme& out) {
+Status parse_parts(std::string_view parts, const Family& family, Scheme& out) {
     unsigned seen = 0;
     bool first = true;
     while (true) {
@@ -198,7 +190,7 @@ Status parse_parts(std::string_view parts, Scheme& out) {
             if (!first) {
                 return scheme_error("option", part, fmt::format("option=value with option one of {}", fmt::join(kOptions, ", ")));
             }
-            if (Status s = parse_widths(part, out); !s.ok()) {
+            if (Status s = parse_widths(part, family, out); !s.ok()) {
                 return s;
             }
             seen |= *option_bit("k") | *option_bit("v");
@@ -278,12 +270,13 @@ Result<Scheme> parse_scheme(std::string_view text) {
         }
         return f16_scheme();
     }
-    if (family != "vecinfer") {
+    const Family* known = find_family(family);
+    if (known == nullptr) {
         return scheme_error("family", family, fmt::format("one of {}", fmt::join(scheme_families(), ", ")));
     }
-    Scheme out;
+    Scheme out = known->defaults;
     if (colon != std::string_view::npos) {
-        if (Status s = parse_parts(text.substr(colon + 1), out); !s.ok()) {
+        if (Status s = parse_parts(text.substr(colon + 1), *known, out); !s.ok()) {
             return s;
         }
     }
@@ -294,32 +287,37 @@ std::string to_string(const Scheme& scheme) {
     if (scheme.is_f16()) {
         return "f16";
     }
-    static const Scheme kDefault;
+    const Family* family = find_family(scheme.family);
+    if (family == nullptr) {
+        return to_long_string(scheme);
+    }
+    const Scheme& defaults = family->defaults;
     std::string out = scheme.family + ":";
-    if (const std::string_view k = width_name(scheme.key), v = width_name(scheme.value); !k.empty() && !v.empty()) {
+    if (const std::string_view k = width_name(scheme.key, family->key_widths), v = width_name(scheme.value, family->value_widths);
+        !k.empty() && !v.empty()) {
         out += fmt::format("k{}v{}", k, v);
     } else {
         out += fmt::format("k={},v={}", codec_name(scheme.key), codec_name(scheme.value));
     }
-    if (!scheme.key_transform.automatic) {
+    if (scheme.key_transform != defaults.key_transform) {
         out += fmt::format(",kt={}", spelling::transform_name(scheme.key_transform));
     }
-    if (!scheme.value_transform.automatic) {
+    if (scheme.value_transform != defaults.value_transform) {
         out += fmt::format(",vt={}", spelling::transform_name(scheme.value_transform));
     }
-    if (scheme.norm != kDefault.norm) {
+    if (scheme.norm != defaults.norm) {
         out += fmt::format(",norm={}", name_of(kNorms, scheme.norm));
     }
-    if (scheme.scope != kDefault.scope) {
+    if (scheme.scope != defaults.scope) {
         out += fmt::format(",scope={}", name_of(kScopes, scheme.scope));
     }
-    if (scheme.window.recent != kDefault.window.recent) {
+    if (scheme.window.recent != defaults.window.recent) {
         out += fmt::format(",recent={}", scheme.window.recent);
     }
-    if (scheme.window.sink != kDefault.window.sink) {
+    if (scheme.window.sink != defaults.window.sink) {
         out += fmt::format(",sink={}", scheme.window.sink);
     }
-    if (scheme.prefill != kDefault.prefill) {
+    if (scheme.prefill != defaults.prefill) {
         out += fmt::format(",prefill={}", name_of(kPrefills, scheme.prefill));
     }
     return out;

@@ -104,11 +104,13 @@ Status check_layer(const Scheme& scheme, const LayerCalibration& layer) {
             return s;
         }
     }
-    const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
-    if (Status s = check_codebooks(shape.layer, "k", layer.key_codebooks, scheme.key, codebooks); !s.ok()) {
+    if (Status s = check_codebooks(shape.layer, "k", layer.key_codebooks, scheme.key,
+                                   codebook_count(scheme.key, scheme.scope, shape.num_kv_heads, dk));
+        !s.ok()) {
         return s;
     }
-    return check_codebooks(shape.layer, "v", layer.value_codebooks, scheme.value, codebooks);
+    return check_codebooks(shape.layer, "v", layer.value_codebooks, scheme.value,
+                           codebook_count(scheme.value, scheme.scope, shape.num_kv_heads, dv));
 }
 
 Status check_text(std::string_view name, const std::string& text) {

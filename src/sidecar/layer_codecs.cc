@@ -51,10 +51,12 @@ Status check_calibration(const Scheme& scheme, const LayerShape& shape, const La
         !s.ok()) {
         return s;
     }
-    const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
-    for (const std::vector<Codebook>* side : {&calibration.key_codebooks, &calibration.value_codebooks}) {
-        if (side->size() != codebooks) {
-            return layer_mismatch(shape.layer, "codebooks", fmt::format("{}", side->size()), fmt::format("{}", codebooks));
+    const std::size_t keys = codebook_count(scheme.key, scheme.scope, shape.num_kv_heads, dk);
+    const std::size_t values = codebook_count(scheme.value, scheme.scope, shape.num_kv_heads, dv);
+    for (const auto& [got, expected] :
+         {std::pair(calibration.key_codebooks.size(), keys), std::pair(calibration.value_codebooks.size(), values)}) {
+        if (got != expected) {
+            return layer_mismatch(shape.layer, "codebooks", fmt::format("{}", got), fmt::format("{}", expected));
         }
     }
     return {};

@@ -194,7 +194,6 @@ Status read_layers(Reader& reader, Sidecar& out) {
         LayerCalibration layer;
         layer.shape = shape;
         const auto heads = static_cast<std::uint64_t>(shape.num_kv_heads);
-        const std::uint64_t codebooks = out.scheme.scope == Scope::head ? heads : 1;
         if (out.scheme.key_transform.smooth) {
             layer.smooth_factors = reader.tensor<float>(fmt::format("blk.{}.k.smooth", shape.layer), gguf::kTensorF32,
                                                         {static_cast<std::uint64_t>(shape.head_dim_k), heads});
@@ -215,8 +214,13 @@ Status read_layers(Reader& reader, Sidecar& out) {
         };
         layer.key_matrix = read_matrix(out.scheme.key_transform.full, 'k', shape.head_dim_k);
         layer.value_matrix = read_matrix(out.scheme.value_transform.full, 'v', shape.head_dim_v);
-        layer.key_codebooks = read_codebooks(reader, shape.layer, 'k', out.scheme.key, codebooks);
-        layer.value_codebooks = read_codebooks(reader, shape.layer, 'v', out.scheme.value, codebooks);
+        const auto books = [&](const CodecSpec& spec, int head_dim) {
+            return codebook_count(spec, out.scheme.scope, shape.num_kv_heads, head_dim);
+        };
+        const CodecSpec& key = out.scheme.key;
+        const CodecSpec& value = out.scheme.value;
+        layer.key_codebooks = read_codebooks(reader, shape.layer, 'k', key, books(key, shape.head_dim_k));
+        layer.value_codebooks = read_codebooks(reader, shape.layer, 'v', value, books(value, shape.head_dim_v));
         if (!reader.status().ok()) {
             return reader.status();
         }

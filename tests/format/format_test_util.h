@@ -88,9 +88,11 @@ inline void fill_for_scheme(const Scheme& scheme, LayerCalibration& layer) {
     layer.value_center = numbers(scheme.value_transform.center, dv, -2.0f);
     layer.key_matrix = matrices(scheme.key_transform.full, dk, 1.5f);
     layer.value_matrix = matrices(scheme.value_transform.full, dv, -0.75f);
-    const int books = scheme.scope == Scope::head ? layer.shape.num_kv_heads : 1;
-    layer.key_codebooks = golden_codebooks(1, 0, scheme.key.sub_dim, books);
-    layer.value_codebooks = golden_codebooks(1, 1, scheme.value.sub_dim, books);
+    const auto books = [&](const CodecSpec& spec, int head_dim) {
+        return static_cast<int>(codebook_count(spec, scheme.scope, layer.shape.num_kv_heads, head_dim));
+    };
+    layer.key_codebooks = golden_codebooks(1, 0, scheme.key.sub_dim, books(scheme.key, dk));
+    layer.value_codebooks = golden_codebooks(1, 1, scheme.value.sub_dim, books(scheme.value, dv));
 }
 
 /// Raw GGUF, so that malformed files can be made that no writer would make.

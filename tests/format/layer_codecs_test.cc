@@ -55,8 +55,9 @@ TEST(LayerCodecs, EachHeadUsesItsOwnCodebookAndFactors) {
 }
 
 TEST(LayerCodecs, EveryWidthWorksWithoutCalibration) {
-    for (const char* width : {"4", "3", "2", "1.5", "1"}) {
-        const std::string text = std::string("vecinfer:k") + width + "v" + width;
+    for (const char* spelling : {"vecinfer:k4v4", "vecinfer:k3v3", "vecinfer:k2.5v2.5", "vecinfer:k2v2", "vecinfer:k1.5v1.5",
+                                 "vecinfer:k1v1", "rotated:k4v4", "rotated:k3v3", "rotated:k2v2"}) {
+        const std::string text = spelling;
         const Result<RowCodec> key = make_key_codec(scheme_of(text.c_str()), kShape, nullptr);
         ASSERT_TRUE(key.ok()) << text << ": " << key.status().message();
         EXPECT_TRUE(key->has_norm());

@@ -31,6 +31,7 @@ struct Case {
     float magnitude = 1.0f;
     TransformSpec key_transform{true, true};
     TransformSpec value_transform{false, false};
+    bool per_subspace = false;
 };
 
 std::vector<Case> cases() {
@@ -49,6 +50,15 @@ std::vector<Case> cases() {
         all.push_back({.name = "d" + std::to_string(s.sub_dim) + "b" + std::to_string(s.code_bits),
                        .sub_dim = s.sub_dim,
                        .code_bits = s.code_bits});
+    }
+    for (const CodecSpec& s : supported_vq_specs()) {
+        all.push_back({.name = "pq_d" + std::to_string(s.sub_dim) + "b" + std::to_string(s.code_bits),
+                       .head_dim_k = 80,
+                       .sub_dim = s.sub_dim,
+                       .code_bits = s.code_bits,
+                       .num_tokens = 2,
+                       .window = {16, 2},
+                       .per_subspace = true});
     }
     for (const int kv_len : {1, 63, 64, 65, 1023, 1025, 2500}) {
         all.push_back({.name = "len" + std::to_string(kv_len), .kv_len = kv_len, .window = {32, 4}});
@@ -127,6 +137,7 @@ struct Problem {
                 .head_dim = head_dim,
                 .sub_dim = c.sub_dim,
                 .code_bits = c.code_bits,
+                .per_subspace = c.per_subspace,
                 .transform = transform,
                 .num_cells = c.kv_len,
                 .window = c.window};

@@ -19,6 +19,7 @@ struct Shape {
     int sub_dim = 4;
     int code_bits = 8;
     Norm norm = Norm::vector;
+    bool per_subspace = false;  // a codebook for each subspace
     TransformSpec transform{false, true};
     int num_cells = 256;
     int num_streams = 1;
@@ -66,7 +67,9 @@ public:
             Result<HeadTransform> t = HeadTransform::create(s.head_dim, s.transform, factors);
             EXPECT_TRUE(t.ok()) << t.status().message();
             transforms.push_back(std::move(t).value());
-            books.push_back(random_codebook(s.sub_dim, s.code_bits, seed + h));
+            for (int m = 0; m < (s.per_subspace ? s.head_dim / s.sub_dim : 1); ++m) {
+                books.push_back(random_codebook(s.sub_dim, s.code_bits, seed + h + 100 * m));
+            }
         }
         Result<RowCodec> codec = RowCodec::create({CodecKind::vq, s.sub_dim, s.code_bits}, s.norm, s.head_dim, transforms, books);
         EXPECT_TRUE(codec.ok()) << codec.status().message();

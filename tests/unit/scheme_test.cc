@@ -45,6 +45,17 @@ const Spelling kSpellings[] = {
     {"vecinfer:k2v2,vt=center+full,kt=center+smooth-opt+hadamard", "vecinfer:k2v2,kt=center+smooth-opt+hadamard,vt=center+full",
      "vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=center+full,norm=auto,scope=head,recent=128,sink=4,"
      "prefill=windowed"},
+    {"rotated", "rotated:k3v3", "rotated:k=d1b3,v=d1b3,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+    {"rotated:k4v2,sink=0", "rotated:k4v2,sink=0",
+     "rotated:k=d1b4,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed"},
+    {"rotated:k=d2b8,v=d1b2", "rotated:k=d2b8,v=d1b2",
+     "rotated:k=d2b8,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+    {"million", "million:k2v2",
+     "million:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=0,prefill=windowed"},
+    {"million:k4v2.5,kt=hadamard,sink=4", "million:k4v2.5,kt=hadamard,sink=4",
+     "million:k=d2b8,v=d4b10,kt=hadamard,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed"},
+    {"vecinfer:k2.5v3,scope=subspace", "vecinfer:k2.5v3,scope=subspace",
+     "vecinfer:k=d4b10,v=d4b12,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed"},
     {"vecinfer:k2v2,recent=4096,sink=256,kt=none,vt=none,norm=vector,scope=head",
      "vecinfer:k2v2,kt=none,vt=none,norm=vector,recent=4096,sink=256",
      "vecinfer:k=d4b8,v=d4b8,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256,prefill=windowed"},
@@ -61,8 +72,8 @@ TEST(Scheme, SpellingsRoundTrip) {
 }
 
 TEST(Scheme, EveryWidthPairRoundTrips) {
-    const std::array<std::string, 5> widths = {"1", "1.5", "2", "3", "4"};
-    const std::array<std::pair<int, int>, 5> specs = {{{8, 8}, {8, 12}, {4, 8}, {4, 12}, {2, 8}}};
+    const std::array<std::string, 6> widths = {"1", "1.5", "2", "2.5", "3", "4"};
+    const std::array<std::pair<int, int>, 6> specs = {{{8, 8}, {8, 12}, {4, 8}, {4, 10}, {4, 12}, {2, 8}}};
     for (std::size_t k = 0; k < widths.size(); ++k) {
         for (std::size_t v = 0; v < widths.size(); ++v) {
             const std::string text = "vecinfer:k" + widths[k] + "v" + widths[v];
@@ -74,7 +85,7 @@ TEST(Scheme, EveryWidthPairRoundTrips) {
             EXPECT_EQ(to_string(scheme), text);
         }
     }
-    EXPECT_EQ(supported_vq_specs().size(), widths.size());
+    EXPECT_EQ(supported_vq_specs().size(), widths.size() + 3);  // and scalar levels at 2, 3 and 4 bits
 }
 
 TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
@@ -82,26 +93,28 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         "auto, none, or center, smooth or smooth-opt, hadamard in this order joined by +, or full, or center+full";
     const std::string value_steps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
     const std::pair<std::string, std::string> cases[] = {
-        {"", "scheme: family: got nothing, expected one of f16, vecinfer"},
-        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer"},
-        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer"},
-        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer"},
+        {"", "scheme: family: got nothing, expected one of f16, vecinfer, million, rotated"},
+        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer, million, rotated"},
+        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer, million, rotated"},
+        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer, million, rotated"},
         {"f16:recent=1", "scheme: f16: got :recent=1, expected no options"},
         {"f16:", "scheme: f16: got :, expected no options"},
         {"vecinfer:", "scheme: widths: got nothing, expected k<width>v<width>, for example k2v2, or option=value"},
         {"vecinfer:2", "scheme: widths: got 2, expected k<width>v<width>, for example k2v2, or option=value"},
-        {"vecinfer:k5v2", "scheme: width: got 5, expected one of 1, 1.5, 2, 3, 4"},
-        {"vecinfer:k2v", "scheme: width: got nothing, expected one of 1, 1.5, 2, 3, 4"},
-        {"vecinfer:k2v2 ", "scheme: width: got 2 , expected one of 1, 1.5, 2, 3, 4"},
-        {"vecinfer:k=d3b8", "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b12, d8b12"},
-        {"vecinfer:v=2", "scheme: v: got 2, expected one of d2b8, d4b8, d8b8, d4b12, d8b12"},
+        {"vecinfer:k5v2", "scheme: width: got 5, expected one of 1, 1.5, 2, 2.5, 3, 4"},
+        {"vecinfer:k2v", "scheme: width: got nothing, expected one of 1, 1.5, 2, 2.5, 3, 4"},
+        {"vecinfer:k2v2 ", "scheme: width: got 2 , expected one of 1, 1.5, 2, 2.5, 3, 4"},
+        {"million:k1v2", "scheme: width: got 1, expected one of 2, 2.5, 3, 4"},
+        {"rotated:k3v1", "scheme: width: got 1, expected one of 2, 3, 4"},
+        {"vecinfer:k=d3b8", "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4"},
+        {"vecinfer:v=2", "scheme: v: got 2, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4"},
         {"vecinfer:k2v2,kt=rotate", "scheme: kt: got rotate, expected " + key_steps},
         {"vecinfer:k2v2,kt=", "scheme: kt: got nothing, expected " + key_steps},
         {"vecinfer:k2v2,vt=smooth", "scheme: vt: got smooth, expected " + value_steps},
         {"vecinfer:k2v2,vt=center+smooth-opt", "scheme: vt: got center+smooth-opt, expected " + value_steps},
         {"vecinfer:k2v2,vt=full+hadamard", "scheme: vt: got full+hadamard, expected " + value_steps},
         {"vecinfer:k2v2,norm=l2", "scheme: norm: got l2, expected one of auto, none, vector"},
-        {"vecinfer:k2v2,scope=model", "scheme: scope: got model, expected one of layer, head"},
+        {"vecinfer:k2v2,scope=model", "scheme: scope: got model, expected one of layer, head, subspace"},
         {"vecinfer:k2v2,prefill=", "scheme: prefill: got nothing, expected one of windowed, exact"},
         {"vecinfer:k2v2,recent=4097", "scheme: recent: got 4097, expected 0 to 4096"},
         {"vecinfer:k2v2,recent=-1", "scheme: recent: got -1, expected 0 to 4096"},
@@ -118,7 +131,7 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         {"vecinfer:k2v2,k=d4b8", "scheme: k: got a second value, expected it once (the short widths set k and v)"},
         {"vecinfer:sink=1,sink=1", "scheme: sink: got a second value, expected it once (the short widths set k and v)"},
         {"a\nb\x01" + std::string(60, 'c'),
-         "scheme: family: got a?b?" + std::string(36, 'c') + "..., expected one of f16, vecinfer"},
+         "scheme: family: got a?b?" + std::string(36, 'c') + "..., expected one of f16, vecinfer, million, rotated"},
     };
     for (const auto& [text, message] : cases) {
         const Result<Scheme> r = parse_scheme(text);
@@ -214,11 +227,30 @@ TEST(Scheme, ResolveWithCalibration) {
     EXPECT_EQ(resolve(parsed("f16"), true).value(), parsed("f16"));
 }
 
+TEST(Scheme, FamiliesResolveToTheirOwnParts) {
+    const TransformSpec none;
+    const TransformSpec hadamard{.hadamard = true};
+    const Scheme rotated = resolve(parsed("rotated:k2v2"), false).value();
+    EXPECT_EQ(to_long_string(rotated),
+              "rotated:k=d1b2,v=d1b2,kt=hadamard,vt=hadamard,norm=vector,scope=layer,recent=128,sink=4,prefill=windowed");
+    const Scheme calibrated = resolve(parsed("rotated"), true).value();
+    EXPECT_EQ(calibrated.key_transform, hadamard);
+    EXPECT_EQ(calibrated.norm, Norm::vector);
+    const Scheme million = resolve(parsed("million:k4v4"), true).value();
+    EXPECT_EQ(to_long_string(million),
+              "million:k=d2b8,v=d2b8,kt=none,vt=none,norm=none,scope=subspace,recent=128,sink=0,prefill=windowed");
+    EXPECT_EQ(resolve(million, true).value(), million);
+    EXPECT_EQ(resolve(parsed("million"), false).status().message(),
+              "scheme: scope: got subspace, expected layer or head without a calibration (there is no universal codebook of a "
+              "subspace)");
+}
+
 TEST(Scheme, HandMadeSchemesAreChecked) {
     Scheme s;
     EXPECT_TRUE(validate(s).ok());
     s.key.sub_dim = 3;
-    EXPECT_EQ(validate(s).message(), "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b12, d8b12");
+    EXPECT_EQ(validate(s).message(),
+              "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4");
     EXPECT_FALSE(resolve(s, true).ok());
     s = Scheme{};
     s.value_transform = {.smooth = true};
@@ -263,6 +295,16 @@ TEST(Footprint, CalibratedCodebooksAndMixedWidths) {
     const Footprint no_norm = footprint(parsed("vecinfer:k4v2,norm=none,recent=0,sink=0"), layers, 1000, true).value();
     EXPECT_EQ(no_norm.code_bytes_per_token, 3 * (128 / 2 + 64 / 4));
     EXPECT_EQ(no_norm.window_bytes, 0u);
+}
+
+TEST(Footprint, OneCodebookPerSubspace) {
+    const LayerShape layers[] = {{0, 2, 128, 64}};
+    const Footprint f = footprint(parsed("million:k2v4,recent=0"), layers, 4096, true).value();
+    EXPECT_EQ(f.codebook_bytes, 2 * (32 * (256u * 4 + 4) + 32 * (256u * 2 + 4)));
+    EXPECT_EQ(f.code_bytes_per_token, 2 * (128 / 4 + 64 / 2));
+    const Footprint wide = footprint(parsed("million:k2.5v3,recent=0"), layers, 4096, true).value();
+    EXPECT_EQ(wide.code_bytes_per_token, 2 * (128 * 2.5 + 64 * 3) / 8);
+    EXPECT_DOUBLE_EQ(wide.code_bits_per_value, (128 * 2.5 + 64 * 3) / 192);
 }
 
 TEST(Footprint, F16IsSixteenBits) {
