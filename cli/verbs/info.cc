@@ -121,11 +121,28 @@ std::string codec_text(const CodecSpec& codec) {
     if (codec.kind == CodecKind::f16) {
         return "f16";
     }
+    if (codec.kind == CodecKind::scalar) {
+        return fmt::format("{}-bit codes in groups of {} {}, {}", codec.code_bits, codec.group,
+                           codec.groups_tokens() ? "tokens of a channel" : "channels of a token",
+                           codec.levels == Levels::symmetric    ? "symmetric: an f16 scale per group"
+                           : codec.levels == Levels::asymmetric ? "asymmetric: an f16 scale and zero per group"
+                                                                : "hybrid: an f16 scale and zero per group");
+    }
     return fmt::format("one {}-bit code for {} channels ({} bits per value), {} centroids", codec.code_bits, codec.sub_dim,
                        static_cast<double>(codec.code_bits) / codec.sub_dim, 1 << codec.code_bits);
 }
 
 Json codec_json(const CodecSpec& codec, const TransformSpec& transform) {
+    if (codec.kind == CodecKind::scalar) {
+        return {{"code_bits", codec.code_bits},
+                {"group", codec.group},
+                {"axis", codec.groups_tokens() ? "token" : "channel"},
+                {"levels", codec.levels == Levels::symmetric    ? "symmetric"
+                           : codec.levels == Levels::asymmetric ? "asymmetric"
+                                                                : "hybrid"},
+                {"bits_per_value", static_cast<double>(codec.code_bits)},
+                {"transform", transform_name(transform, kStepWords)}};
+    }
     return {{"sub_dim", codec.sub_dim},
             {"code_bits", codec.code_bits},
             {"bits_per_value", static_cast<double>(codec.code_bits) / codec.sub_dim},
@@ -212,7 +229,9 @@ void print_scheme(const Subject& subject) {
     fmt::print("keys         {}; transform: {}\n", codec_text(scheme.key), transform_name(scheme.key_transform, kStepTexts));
     fmt::print("values       {}; transform: {}\n", codec_text(scheme.value), transform_name(scheme.value_transform, kStepTexts));
     fmt::print("norm         {}\n", scheme.norm == Norm::vector ? "one byte per head and token" : "none");
-    fmt::print("codebooks    {}\n", !subject.calibrated               ? "data-free: one universal codebook"
+    const bool codebooks = scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq;
+    fmt::print("codebooks    {}\n", !codebooks                        ? "none"
+                                    : !subject.calibrated             ? "data-free: one universal codebook"
                                     : scheme.scope == Scope::subspace ? "calibrated, one per layer, KV head and subspace"
                                     : scheme.scope == Scope::head     ? "calibrated, one per layer and KV head"
                                                                       : "calibrated, one per layer");

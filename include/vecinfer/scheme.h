@@ -6,7 +6,11 @@
 // Families are sets of defaults; each has widths of its own (bits per value -> codec):
 //   vecinfer  4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, 1.5 = d8b12, 1 = d8b8; window 128 + 4 sinks
 //   million   4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, one codebook per subspace, not transformed; needs a calibration
+//   innerq    b<bits>-channel32-sym for keys, b<bits>-token32-sym for values: 2, 3, 4 (4 with groups of 64); 2h, 3h are hybrid; a
+//             calibration adds the channel norm (smooth); window 96 + 32 sinks
+//   kivi      2, 3, 4: keys b<bits>-token32-asym, values b<bits>-channel32-asym; window 128
 //   rotated   4 = d1b4, 3 = d1b3, 2 = d1b2: Hadamard, one norm per vector, the best scalar levels for Gaussian entries
+// Codecs: d<sub_dim>b<code_bits> is a vector quantizer; b<bits>-<channel|token><group>-<sym|asym|hybrid> a scalar one.
 // Long spelling: vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=hadamard,norm=vector,recent=128,...
 // Options of the long form may follow the short one, in any order, each once; what is left out has its default, so `vecinfer`
 // is `vecinfer:k2v2`. kt, vt and norm may be `auto`, which is their default. Case-sensitive, no blanks.
@@ -24,15 +28,33 @@
 
 namespace vecinfer VECINFER_API {
 
-enum class CodecKind { f16, vq };  // f16 is sub_dim 1, code_bits 16
+enum class CodecKind { f16, vq, scalar };  // f16 is sub_dim 1, code_bits 16
 
-/// Vector quantizer of one side (K or V). A head's vector is cut into pieces of sub_dim channels; each piece is the index
-/// of one of 2^code_bits centroids (VecInfer, section "vector quantization").
+/// What a group of a scalar codec is made of: neighbouring channels of one token, or one channel of neighbouring cells.
+enum class Axis { channel, token };
+
+/// Levels of a scalar codec of b bits. symmetric: scale * q, |q| < 2^(b-1). asymmetric: zero + scale * q, 0 <= q < 2^b. hybrid:
+/// per group, symmetric at b bits or asymmetric at b - 1, whichever has the smaller sum of absolute errors (InnerQ).
+enum class Levels { symmetric, asymmetric, hybrid };
+
+/// Codec of one side (K or V).
+/// vq: a head's vector is cut into pieces of sub_dim channels; each piece is the index of one of 2^code_bits centroids (VecInfer,
+/// section "vector quantization").
+/// scalar: sub_dim is 1; groups of values share an f16 scale and, unless symmetric, an f16 zero (KIVI, InnerQ).
 struct CodecSpec {
     CodecKind kind = CodecKind::vq;
     int sub_dim = 4;    // channels per code: 1, 2, 4 or 8
-    int code_bits = 8;  // bits per code: 8, 10 or 12; with sub_dim 1: 2, 3 or 4
+    int code_bits = 8;  // bits per code: 8, 10 or 12; with sub_dim 1: 2, 3 or 4; scalar: 2, 3, 4 or 8
+    int group = 0;      // scalar: values that share a scale: 16, 32 or 64, along channels also 128
+    Axis axis = Axis::channel;
+    Levels levels = Levels::symmetric;
 
+    bool groups_channels() const noexcept { return kind == CodecKind::scalar && axis == Axis::channel; }
+    bool groups_tokens() const noexcept { return kind == CodecKind::scalar && axis == Axis::token; }
+    /// f16 numbers stored per group.
+    int numbers_per_group() const noexcept { return levels == Levels::symmetric ? 1 : 2; }
+    /// head_dim must be a multiple of this.
+    int channel_step() const noexcept { return groups_channels() ? group : sub_dim; }
     bool operator==(const CodecSpec&) const = default;
 };
 
@@ -50,7 +72,8 @@ struct TransformSpec {
     bool operator==(const TransformSpec&) const = default;
 };
 
-/// Whether each head's vector is divided by its own root mean square before quantization, at one byte per head and token.
+/// Whether each head's vector is divided by its own root mean square before vector quantization, at one byte per head and token.
+/// Scalar codecs have scales of their own and no norm.
 /// `automatic` becomes `vector` for data-free codebooks, which cannot work without, and the measured best when calibrated.
 enum class Norm { automatic, none, vector };
 
@@ -103,8 +126,11 @@ std::string to_long_string(const Scheme& scheme);
 /// if a part that was spelled out cannot be had without a calibration (kt with smooth, norm=none, scope=subspace). Idempotent.
 Result<Scheme> resolve(const Scheme& scheme, bool calibrated);
 
-/// Codebooks of one side of a layer.
+/// Codebooks of one side of a layer; 0 for codecs without.
 std::size_t codebook_count(const CodecSpec& spec, Scope scope, int num_kv_heads, int head_dim) noexcept;
+
+/// Whether a resolved scheme has anything to learn from samples: codebooks, means, smooth factors or matrices.
+bool learns(const Scheme& scheme) noexcept;
 
 /// Names accepted before the colon, for messages and help.
 std::span<const std::string_view> scheme_families() noexcept;

@@ -128,6 +128,7 @@ bool copy_tensor(ggml_backend_buffer_t, const ggml_tensor* src, ggml_tensor* dst
     if (a.count != cells || b.count != cells || a.first % cells != 0 || b.first % cells != 0 || !from->refused().empty()) {
         return false;
     }
+    from->flush_imports();
     from->cache().copy_stream(static_cast<int>(a.first / cells), static_cast<int>(b.first / cells));
     return true;
 }

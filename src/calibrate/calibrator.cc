@@ -182,6 +182,10 @@ Result<Calibrator> Calibrator::create(const CalibratorOptions& options) {
     if (!scheme.ok()) {
         return scheme.status();
     }
+    if (!learns(scheme.value())) {
+        return argument_error("scheme", to_string(options.scheme),
+                              "one with codebooks, center, smooth or full: nothing to learn");
+    }
     Calibrator calibrator;
     calibrator.state_ = std::make_unique<State>();
     calibrator.state_->options = options;
@@ -280,6 +284,9 @@ std::int64_t Calibrator::tokens() const noexcept {
 Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& reservoir, const CodecSpec& spec,
                                                             const std::vector<HeadTransform>& transforms,
                                                             const std::function<bool(double)>& progress) const {
+    if (spec.kind == CodecKind::scalar) {
+        return std::vector<Codebook>();
+    }
     const bool norm = options.scheme.norm == Norm::vector;
     const Scope scope = options.scheme.scope;
     const auto num_books = static_cast<double>(codebook_count(spec, scope, reservoir.num_heads, reservoir.head_dim));

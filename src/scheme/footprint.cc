@@ -23,19 +23,22 @@ Status check_side(const LayerShape& shape, std::string_view side, int head_dim, 
     if (Status s = check_range(name, head_dim, 1, kMaxHeadDim); !s.ok()) {
         return s;
     }
-    if (head_dim % spec.sub_dim != 0) {
+    if (head_dim % spec.channel_step() != 0) {
         return argument_error(fmt::format("footprint: {}", name), fmt::format("{}", head_dim),
-                              fmt::format("a multiple of {}, the scheme's sub_dim", spec.sub_dim));
+                              fmt::format("a multiple of {}, the scheme's {}", spec.channel_step(),
+                                          spec.kind == CodecKind::scalar ? "group of channels" : "sub_dim"));
     }
     return {};
 }
 
 std::size_t codebook_bytes(const CodecSpec& spec) {
-    return (std::size_t{1} << spec.code_bits) * static_cast<std::size_t>(spec.sub_dim) + sizeof(float);
+    return spec.kind == CodecKind::scalar
+               ? 0
+               : (std::size_t{1} << spec.code_bits) * static_cast<std::size_t>(spec.sub_dim) + sizeof(float);
 }
 
 struct Totals {
-    std::size_t code_bytes_per_token = 0;
+    double code_bytes_per_token = 0;
     std::size_t values_per_token = 0;
     std::size_t code_bits_per_token = 0;
     std::size_t cache_bytes = 0;
@@ -45,9 +48,9 @@ struct Totals {
 
 void add_side(const Scheme& scheme, const CodecSpec& spec, int num_heads, int head_dim, std::int64_t context, Totals& totals) {
     const CacheGeometry geometry{.row_dim = num_heads * head_dim,
-                                 .sub_dim = spec.sub_dim,
-                                 .code_bits = spec.code_bits,
-                                 .norms_per_row = scheme.norm == Norm::vector ? num_heads : 0,
+                                 .codec = spec,
+                                 .num_heads = num_heads,
+                                 .norm = scheme.norm == Norm::vector && spec.kind == CodecKind::vq,
                                  .num_cells = static_cast<int>(context),
                                  .num_streams = 1,
                                  .window = scheme.window};
@@ -123,7 +126,7 @@ Result<Footprint> footprint(const Scheme& scheme, std::span<const LayerShape> la
     }
     const Totals totals = sum_layers(resolved.value(), layers, context, calibrated);
     const double total_bytes = static_cast<double>(totals.cache_bytes + totals.codebook_bytes);
-    out.code_bytes_per_token = static_cast<double>(totals.code_bytes_per_token);
+    out.code_bytes_per_token = totals.code_bytes_per_token;
     out.total_bytes_per_token = total_bytes / tokens;
     out.code_bits_per_value = static_cast<double>(totals.code_bits_per_token) / values;
     out.effective_bits_per_value = 8 * total_bytes / tokens / values;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr CodecSpec kF16Spec{CodecKind::f16, 1, 16};
 
-constexpr std::array<std::string_view, 4> kFamilies = {"f16", "vecinfer", "million", "rotated"};
+constexpr std::array<std::string_view, 6> kFamilies = {"f16", "vecinfer", "million", "innerq", "kivi", "rotated"};
 
 constexpr std::array<CodecSpec, 9> kVqSpecs = {{{CodecKind::vq, 2, 8},
                                                 {CodecKind::vq, 4, 8},
@@ -25,12 +25,11 @@ constexpr std::array<CodecSpec, 9> kVqSpecs = {{{CodecKind::vq, 2, 8},
                                                 {CodecKind::vq, 1, 4}}};
 
 Status check_spec(std::string_view side, const CodecSpec& spec) {
-    for (const CodecSpec& s : kVqSpecs) {
-        if (s == spec) {
-            return {};
-        }
+    CodecSpec same;
+    if (spelling::find_codec(spelling::codec_name(spec), same) && same == spec) {
+        return {};
     }
-    return argument_error(fmt::format("scheme: {}", side), fmt::format("d{}b{}", spec.sub_dim, spec.code_bits),
+    return argument_error(fmt::format("scheme: {}", side), spelling::codec_name(spec),
                           fmt::format("one of {}", spelling::codec_names()));
 }
 
@@ -48,11 +47,17 @@ std::span<const CodecSpec> supported_vq_specs() noexcept {
 }
 
 std::size_t codebook_count(const CodecSpec& spec, Scope scope, int num_kv_heads, int head_dim) noexcept {
-    if (scope == Scope::layer) {
-        return 1;
+    if (spec.kind != CodecKind::vq || scope == Scope::layer) {
+        return spec.kind == CodecKind::vq ? 1 : 0;
     }
     return static_cast<std::size_t>(num_kv_heads) *
            (scope == Scope::head ? 1 : static_cast<std::size_t>(head_dim / spec.sub_dim));
+}
+
+bool learns(const Scheme& scheme) noexcept {
+    const auto calibrated = [](const TransformSpec& t) { return t.center || t.smooth || t.full; };
+    return scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq || calibrated(scheme.key_transform) ||
+           calibrated(scheme.value_transform);
 }
 
 std::span<const std::string_view> scheme_families() noexcept {
@@ -96,6 +101,18 @@ Status validate(const Scheme& scheme) {
     if (Status s = check_range("recent", scheme.window.recent, 0, spelling::kMaxRecent); !s.ok()) {
         return s;
     }
+    // Until its group is complete, a token must be read from f16.
+    for (const CodecSpec& spec : {scheme.key, scheme.value}) {
+        if (spec.groups_tokens() && scheme.window.recent < spec.group) {
+            return argument_error(
+                "scheme: recent", fmt::format("{}", scheme.window.recent),
+                fmt::format("at least {}, the tokens of a group of {}", spec.group, spelling::codec_name(spec)));
+        }
+    }
+    const bool codebooks = scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq;
+    if (scheme.norm == Norm::vector && !codebooks) {
+        return argument_error("scheme: norm", "vector", "none or auto with scalar codecs, which have scales of their own");
+    }
     return check_range("sink", scheme.window.sink, 0, spelling::kMaxSink);
 }
 
@@ -118,6 +135,11 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
     if (out.norm == Norm::automatic) {
         out.norm = automatic.norm;
     }
+    const bool codebooks = out.key.kind == CodecKind::vq || out.value.kind == CodecKind::vq;
+    if (!codebooks) {
+        out.norm = Norm::none;
+        out.scope = Scope::layer;
+    }
     if (calibrated) {
         return out;
     }
@@ -132,7 +154,7 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
                 "none or hadamard without a calibration (means, smooth factors and matrices come from a sidecar)");
         }
     }
-    if (out.norm != Norm::vector) {
+    if (codebooks && out.norm != Norm::vector) {
         return argument_error("scheme: norm", "none", "vector without a calibration (the universal codebook has unit scale)");
     }
     out.scope = Scope::layer;

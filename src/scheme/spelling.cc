@@ -22,6 +22,11 @@ constexpr std::string_view kKeySteps =
 constexpr std::string_view kValueSteps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
 constexpr std::array<Word<Norm>, 3> kNorms = {{{"auto", Norm::automatic}, {"none", Norm::none}, {"vector", Norm::vector}}};
 constexpr std::array<Word<Scope>, 3> kScopes = {{{"layer", Scope::layer}, {"head", Scope::head}, {"subspace", Scope::subspace}}};
+constexpr std::array<Word<Axis>, 2> kAxes = {{{"channel", Axis::channel}, {"token", Axis::token}}};
+constexpr std::array<Word<Levels>, 3> kLevels = {
+    {{"sym", Levels::symmetric}, {"asym", Levels::asymmetric}, {"hybrid", Levels::hybrid}}};
+constexpr int kScalarBits[] = {2, 3, 4, 8};
+constexpr int kGroups[] = {16, 32, 64, 128};
 constexpr std::array<Word<Prefill>, 2> kPrefills = {{{"windowed", Prefill::windowed}, {"exact", Prefill::exact}}};
 
 constexpr std::array<std::string_view, 9> kOptions = {"k", "v", "kt", "vt", "norm", "scope", "recent", "sink", "prefill"};
@@ -97,16 +102,9 @@ Status parse_number(std::string_view option, std::string_view text, int high, in
     return {};
 }
 
-std::string codec_name(const CodecSpec& spec) {
-    return fmt::format("d{}b{}", spec.sub_dim, spec.code_bits);
-}
-
 Status parse_codec(std::string_view option, std::string_view text, CodecSpec& out) {
-    for (const CodecSpec& spec : supported_vq_specs()) {
-        if (codec_name(spec) == text) {
-            out = spec;
-            return {};
-        }
+    if (spelling::find_codec(text, out)) {
+        return {};
     }
     return scheme_error(option, text, fmt::format("one of {}", spelling::codec_names()));
 }
@@ -235,10 +233,39 @@ std::string shown(std::string_view text) {
 std::string codec_names() {
     std::string out;
     for (const CodecSpec& spec : supported_vq_specs()) {
-        out += out.empty() ? "" : ", ";
-        out += codec_name(spec);
+        out += codec_name(spec) + ", ";
     }
-    return out;
+    return out + "b<2, 3, 4 or 8>-<channel or token><16, 32 or 64>-<sym, asym or hybrid>";
+}
+
+std::string codec_name(const CodecSpec& spec) {
+    if (spec.kind != CodecKind::scalar) {
+        return fmt::format("d{}b{}", spec.sub_dim, spec.code_bits);
+    }
+    return fmt::format("b{}-{}{}-{}", spec.code_bits, name_of(kAxes, spec.axis), spec.group, name_of(kLevels, spec.levels));
+}
+
+bool find_codec(std::string_view name, CodecSpec& out) {
+    for (const CodecSpec& spec : supported_vq_specs()) {
+        if (codec_name(spec) == name) {
+            out = spec;
+            return true;
+        }
+    }
+    for (const int bits : kScalarBits) {
+        for (const auto& [axis_name, axis] : kAxes) {
+            for (const int group : kGroups) {
+                for (const auto& [levels_name, levels] : kLevels) {
+                    const CodecSpec spec{CodecKind::scalar, 1, bits, group, axis, levels};
+                    if ((axis == Axis::channel || group <= 64) && codec_name(spec) == name) {
+                        out = spec;
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+    return false;
 }
 
 std::string transform_name(const TransformSpec& spec) {
@@ -297,7 +324,7 @@ std::string to_string(const Scheme& scheme) {
         !k.empty() && !v.empty()) {
         out += fmt::format("k{}v{}", k, v);
     } else {
-        out += fmt::format("k={},v={}", codec_name(scheme.key), codec_name(scheme.value));
+        out += fmt::format("k={},v={}", spelling::codec_name(scheme.key), spelling::codec_name(scheme.value));
     }
     if (scheme.key_transform != defaults.key_transform) {
         out += fmt::format(",kt={}", spelling::transform_name(scheme.key_transform));
@@ -328,9 +355,9 @@ std::string to_long_string(const Scheme& scheme) {
         return "f16";
     }
     return fmt::format("{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={}", scheme.family,
-                       codec_name(scheme.key), codec_name(scheme.value), spelling::transform_name(scheme.key_transform),
-                       spelling::transform_name(scheme.value_transform), name_of(kNorms, scheme.norm),
-                       name_of(kScopes, scheme.scope), scheme.window.recent, scheme.window.sink,
+                       spelling::codec_name(scheme.key), spelling::codec_name(scheme.value),
+                       spelling::transform_name(scheme.key_transform), spelling::transform_name(scheme.value_transform),
+                       name_of(kNorms, scheme.norm), name_of(kScopes, scheme.scope), scheme.window.recent, scheme.window.sink,
                        name_of(kPrefills, scheme.prefill));
 }
 

@@ -83,10 +83,10 @@ Status check_layer(const Scheme& scheme, const LayerCalibration& layer) {
     if (shape.num_kv_heads < 1 || shape.num_kv_heads > kMaxHeads) {
         return layer_error(shape.layer, "num_kv_heads", fmt::format("{}", shape.num_kv_heads), fmt::format("1 to {}", kMaxHeads));
     }
-    if (Status s = check_head_dim(shape.layer, "k", shape.head_dim_k, scheme.key.sub_dim); !s.ok()) {
+    if (Status s = check_head_dim(shape.layer, "k", shape.head_dim_k, scheme.key.channel_step()); !s.ok()) {
         return s;
     }
-    if (Status s = check_head_dim(shape.layer, "v", shape.head_dim_v, scheme.value.sub_dim); !s.ok()) {
+    if (Status s = check_head_dim(shape.layer, "v", shape.head_dim_v, scheme.value.channel_step()); !s.ok()) {
         return s;
     }
     if (Status s = check_smooth_factors(layer, scheme.key_transform.smooth); !s.ok()) {

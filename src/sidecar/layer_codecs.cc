@@ -63,6 +63,9 @@ Status check_calibration(const Scheme& scheme, const LayerShape& shape, const La
 }
 
 Result<std::vector<Codebook>> universal_codebooks(const CodecSpec& spec) {
+    if (spec.kind == CodecKind::scalar) {
+        return std::vector<Codebook>();
+    }
     const Codebook* codebook = universal_codebook(spec.sub_dim, spec.code_bits);
     if (codebook == nullptr) {
         return Status(ErrorCode::unsupported, fmt::format("no universal codebook for d{}b{}: this width needs a calibration",
@@ -129,7 +132,8 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
     if (!transforms.ok()) {
         return with_prefix(fmt::format("layer {}", shape.layer), transforms.status());
     }
-    Result<RowCodec> codec = RowCodec::create(spec, scheme->norm, head_dim, std::move(transforms.value()), std::move(codebooks));
+    const Norm norm = spec.kind == CodecKind::vq ? scheme->norm : Norm::none;
+    Result<RowCodec> codec = RowCodec::create(spec, norm, head_dim, std::move(transforms.value()), std::move(codebooks));
     if (!codec.ok()) {
         return with_prefix(fmt::format("layer {}", shape.layer), codec.status());
     }

@@ -11,7 +11,7 @@
 //   blk.<index>.k.smooth        F32 (head_dim_k, num_kv_heads), only if the scheme smooths
 //   blk.<index>.[kv].center     F32 (head_dim, num_kv_heads), only if that side is centered
 //   blk.<index>.[kv].matrix     F32 (head_dim, head_dim, num_kv_heads), row-major, only with full
-//   blk.<index>.[kv].centroids  I8 (sub_dim, num_centroids, codebooks)
+//   blk.<index>.[kv].centroids  I8 (sub_dim, num_centroids, codebooks), only of vq codecs, as the scales
 //   blk.<index>.[kv].scale      F32 (codebooks)
 // Readers ignore keys and tensors that they do not know, so additions do not need a new version.
 #include "vecinfer/sidecar.h"
@@ -119,6 +119,9 @@ Status check_kind(const gguf::File& file) {
 }
 
 std::vector<Codebook> read_codebooks(Reader& reader, int layer, char side, const CodecSpec& spec, std::uint64_t count) {
+    if (count == 0) {
+        return {};
+    }
     const std::uint64_t centroids = std::uint64_t{1} << spec.code_bits;
     const auto sub_dim = static_cast<std::uint64_t>(spec.sub_dim);
     const std::vector<float> scales =
@@ -246,6 +249,9 @@ Status check_hash(const gguf::File& file) {
 }
 
 void add_codebooks(gguf::Writer& writer, int layer, char side, const std::vector<Codebook>& codebooks) {
+    if (codebooks.empty()) {
+        return;
+    }
     std::vector<float> scales;
     std::vector<std::int8_t> centroids;
     for (const Codebook& codebook : codebooks) {

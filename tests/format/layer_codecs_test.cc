@@ -45,7 +45,7 @@ TEST(LayerCodecs, EachHeadUsesItsOwnCodebookAndFactors) {
         std::uint8_t norm = 0;
         std::vector<float> y(16);
         codec->encode(head, x.data(), codes.data(), &norm);
-        codec->decode_original(head, codes.data(), norm, y.data());
+        codec->decode_original(head, codes.data(), &norm, y.data());
         EXPECT_EQ(x, y) << head;
         for (int m = 0; m < 4; ++m) {
             EXPECT_EQ(codes[static_cast<std::size_t>(m)], (5 * m + 3) % 16) << head;

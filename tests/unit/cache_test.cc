@@ -47,7 +47,7 @@ TEST_P(EveryWidth, PackedCellsDecodeToWhatTheCodecEncodes) {
             codec.encode(h, x.data(), codes.data(), &norm_code);
             std::vector<float> expected(head_dim);
             std::vector<float> got(head_dim);
-            codec.decode(h, codes.data(), norm_code, expected.data());
+            codec.decode(h, codes.data(), &norm_code, expected.data());
             owned.cache.decode(0, h, cells[i], cells[i] + 1, got.data());
             ASSERT_EQ(expected, got) << "row " << i << " head " << h;
         }
@@ -132,16 +132,16 @@ TEST_P(BatchSplit, CodesDoNotDependOnBatchSplitOrThreads) {
 INSTANTIATE_TEST_SUITE_P(Widths, BatchSplit, ::testing::ValuesIn(supported_vq_specs().begin(), supported_vq_specs().end()));
 
 TEST(PackedCache, SizesAreWhatTheLayoutSays) {
-    CacheGeometry g{.row_dim = 192, .sub_dim = 4, .code_bits = 8, .norms_per_row = 3, .num_cells = 8192, .window = {128, 4}};
-    EXPECT_EQ(51u, g.row_bytes());
+    CacheGeometry g{.row_dim = 192, .codec = {}, .num_heads = 3, .norm = true, .num_cells = 8192, .window = {128, 4}};
+    EXPECT_EQ(51, g.row_bytes());
     EXPECT_EQ(160, g.window_rows());
     EXPECT_EQ(8192u * 51 + 160 * 192 * 2 + 160 * 16, g.total_bytes());
     g.window = {0, 0};
     EXPECT_EQ(8192u * 51, g.total_bytes());
     g.num_streams = 3;
     EXPECT_EQ(3u * 8192 * 51, g.total_bytes());
-    g = {.row_dim = 64, .sub_dim = 8, .code_bits = 12, .num_cells = 65, .window = {0, 0}};
-    EXPECT_EQ(12u, g.row_bytes());
+    g = {.row_dim = 64, .codec = {CodecKind::vq, 8, 12}, .num_cells = 65, .window = {0, 0}};
+    EXPECT_EQ(12, g.row_bytes());
     EXPECT_EQ(2u * 64 * 12, g.total_bytes());
 }
 
@@ -153,11 +153,11 @@ TEST(PackedCache, RefusesWhatDoesNotFit) {
     EXPECT_EQ("row_dim: got 64, expected 128 as the codec has",
               PackedCache::create(g, &owned.codec(), memory).status().message());
     g = owned.cache.geometry();
-    g.code_bits = 12;
+    g.codec.code_bits = 12;
     EXPECT_FALSE(PackedCache::create(g, &owned.codec(), memory).ok());
     g = owned.cache.geometry();
     EXPECT_FALSE(PackedCache::create(g, &owned.codec(), memory + 1).ok());
-    g.norms_per_row = 1;
+    g.num_heads = 1;
     EXPECT_FALSE(PackedCache::create(g, &owned.codec(), memory).ok());
 
     const std::int32_t zero[] = {0};

@@ -304,7 +304,7 @@ TEST(RowCodec, GoldenCodesOfATinyCodebook) {
     EXPECT_EQ(encoded.codes, (std::vector<std::uint16_t>{5, 9, 200, 255}));  // the third is a tie of 200 and 255
     EXPECT_EQ(encoded.norm, 0);
     std::vector<float> y(8);
-    codec.decode(0, encoded.codes.data(), encoded.norm, y.data());
+    codec.decode(0, encoded.codes.data(), &encoded.norm, y.data());
     EXPECT_EQ(y, (std::vector<float>{1, 1, -1, 1, 1, -1, -1, -1}));
 
     const RowCodec with_norm =
@@ -313,7 +313,7 @@ TEST(RowCodec, GoldenCodesOfATinyCodebook) {
     const Encoded scaled = encode(with_norm, fours);
     EXPECT_EQ(scaled.codes, (std::vector<std::uint16_t>{5, 9, 200, 255}));
     EXPECT_EQ(scaled.norm, 144);  // 2^((144 - 128) / 8) = 4
-    with_norm.decode_original(0, scaled.codes.data(), scaled.norm, y.data());
+    with_norm.decode_original(0, scaled.codes.data(), &scaled.norm, y.data());
     EXPECT_EQ(y, fours);
 }
 
@@ -340,7 +340,7 @@ TEST(RowCodec, EncodesTheNearestCentroidsOfTheTransformedVector) {
                     const float* table = codec.centroids(0);
                     const std::vector<float> centroids(table, table + (spec.sub_dim << spec.code_bits));
                     std::vector<float> decoded(x.size());
-                    codec.decode(0, encoded.codes.data(), encoded.norm, decoded.data());
+                    codec.decode(0, encoded.codes.data(), &encoded.norm, decoded.data());
                     for (int s = 0; s < codec.num_subspaces(); ++s) {
                         const std::size_t begin = static_cast<std::size_t>(s * spec.sub_dim);
                         for (int c = 0; c < spec.sub_dim; ++c) {
@@ -377,7 +377,7 @@ TEST(RowCodec, RoundTripErrorIsThatOfTheCodebook) {
                     const std::vector<float> x = normals(head_dim, 100 + seed, scale);
                     std::vector<float> back(x.size());
                     const Encoded encoded = encode(codec, x);
-                    codec.decode_original(0, encoded.codes.data(), encoded.norm, back.data());
+                    codec.decode_original(0, encoded.codes.data(), &encoded.norm, back.data());
                     for (std::size_t i = 0; i < x.size(); ++i) {
                         error += std::pow(static_cast<double>(x[i]) - back[i], 2);
                         energy += static_cast<double>(x[i]) * x[i];
@@ -415,7 +415,7 @@ TEST(RowCodec, ZerosBecomeExactZerosWithNorms) {
     const auto [code, distance] = nearest_oracle(zeros.data(), {table, table + 1024}, 4);
     EXPECT_EQ(encoded.codes, std::vector<std::uint16_t>(32, code));
     std::vector<float> y(128, 1.0f);
-    codec.decode_original(0, encoded.codes.data(), encoded.norm, y.data());
+    codec.decode_original(0, encoded.codes.data(), &encoded.norm, y.data());
     EXPECT_EQ(y, zeros);
     // What f16 rounds to zero is zero.
     EXPECT_EQ(encode(codec, std::vector<float>(128, 1e-9f)), encoded);
@@ -446,7 +446,7 @@ TEST(RowCodec, ExtremeMagnitudesStayFinite) {
                 }
                 const Encoded encoded = encode(codec, x);
                 std::vector<float> back(128);
-                codec.decode_original(0, encoded.codes.data(), encoded.norm, back.data());
+                codec.decode_original(0, encoded.codes.data(), &encoded.norm, back.data());
                 for (std::uint16_t code : encoded.codes) {
                     ASSERT_LT(code, 1 << spec.code_bits);
                 }
@@ -459,7 +459,7 @@ TEST(RowCodec, ExtremeMagnitudesStayFinite) {
                 std::vector<float> x = normals(128, 11, 1.2e4f);
                 const Encoded encoded = encode(codec, x);
                 std::vector<float> back(128);
-                codec.decode_original(0, encoded.codes.data(), encoded.norm, back.data());
+                codec.decode_original(0, encoded.codes.data(), &encoded.norm, back.data());
                 double error = 0;
                 double energy = 0;
                 for (std::size_t i = 0; i < 128; ++i) {
@@ -508,7 +508,7 @@ TEST(RowCodec, SubspacesUseTheirOwnCodebooks) {
         for (int head = 0; head < 2; ++head) {
             const Encoded encoded = encode(codec, x, head);
             std::vector<float> decoded(x.size());
-            codec.decode(head, encoded.codes.data(), encoded.norm, decoded.data());
+            codec.decode(head, encoded.codes.data(), &encoded.norm, decoded.data());
             for (int s = 0; s < subspaces; ++s) {
                 const Codebook& book = codebooks[static_cast<std::size_t>(head * subspaces + s)];
                 EXPECT_EQ(codec.codebook(head, s), book);

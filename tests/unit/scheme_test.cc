@@ -54,6 +54,18 @@ const Spelling kSpellings[] = {
      "million:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=0,prefill=windowed"},
     {"million:k4v2.5,kt=hadamard,sink=4", "million:k4v2.5,kt=hadamard,sink=4",
      "million:k=d2b8,v=d4b10,kt=hadamard,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed"},
+    {"kivi", "kivi:k2v2",
+     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed"},
+    {"kivi:k4v2,recent=32,kt=hadamard", "kivi:k4v2,kt=hadamard,recent=32",
+     "kivi:k=b4-token32-asym,v=b2-channel32-asym,kt=hadamard,vt=auto,norm=auto,scope=head,recent=32,sink=0,prefill=windowed"},
+    {"innerq", "innerq:k3v3",
+     "innerq:k=b3-channel32-sym,v=b3-token32-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed"},
+    {"innerq:k3v2h", "innerq:k3v2h",
+     "innerq:k=b3-channel32-sym,v=b2-token32-hybrid,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed"},
+    {"innerq:k4v4,recent=64", "innerq:k4v4,recent=64",
+     "innerq:k=b4-channel64-sym,v=b4-token64-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=32,prefill=windowed"},
+    {"innerq:k=b8-channel128-hybrid,v=d2b8", "innerq:k=b8-channel128-hybrid,v=d2b8",
+     "innerq:k=b8-channel128-hybrid,v=d2b8,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed"},
     {"vecinfer:k2.5v3,scope=subspace", "vecinfer:k2.5v3,scope=subspace",
      "vecinfer:k=d4b10,v=d4b12,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed"},
     {"vecinfer:k2v2,recent=4096,sink=256,kt=none,vt=none,norm=vector,scope=head",
@@ -93,10 +105,10 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         "auto, none, or center, smooth or smooth-opt, hadamard in this order joined by +, or full, or center+full";
     const std::string value_steps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
     const std::pair<std::string, std::string> cases[] = {
-        {"", "scheme: family: got nothing, expected one of f16, vecinfer, million, rotated"},
-        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer, million, rotated"},
-        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer, million, rotated"},
-        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer, million, rotated"},
+        {"", "scheme: family: got nothing, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
+        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
+        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
+        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
         {"f16:recent=1", "scheme: f16: got :recent=1, expected no options"},
         {"f16:", "scheme: f16: got :, expected no options"},
         {"vecinfer:", "scheme: widths: got nothing, expected k<width>v<width>, for example k2v2, or option=value"},
@@ -104,10 +116,16 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         {"vecinfer:k5v2", "scheme: width: got 5, expected one of 1, 1.5, 2, 2.5, 3, 4"},
         {"vecinfer:k2v", "scheme: width: got nothing, expected one of 1, 1.5, 2, 2.5, 3, 4"},
         {"vecinfer:k2v2 ", "scheme: width: got 2 , expected one of 1, 1.5, 2, 2.5, 3, 4"},
+        {"kivi:k2v2h", "scheme: width: got 2h, expected one of 2, 3, 4"},
+        {"innerq:k3v1", "scheme: width: got 1, expected one of 2, 3, 4, 2h, 3h"},
         {"million:k1v2", "scheme: width: got 1, expected one of 2, 2.5, 3, 4"},
         {"rotated:k3v1", "scheme: width: got 1, expected one of 2, 3, 4"},
-        {"vecinfer:k=d3b8", "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4"},
-        {"vecinfer:v=2", "scheme: v: got 2, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4"},
+        {"vecinfer:k=d3b8",
+         "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4, b<2, 3, 4 or 8>-<channel "
+         "or token><16, 32 or 64>-<sym, asym or hybrid>"},
+        {"vecinfer:v=2",
+         "scheme: v: got 2, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4, b<2, 3, 4 or 8>-<channel or "
+         "token><16, 32 or 64>-<sym, asym or hybrid>"},
         {"vecinfer:k2v2,kt=rotate", "scheme: kt: got rotate, expected " + key_steps},
         {"vecinfer:k2v2,kt=", "scheme: kt: got nothing, expected " + key_steps},
         {"vecinfer:k2v2,vt=smooth", "scheme: vt: got smooth, expected " + value_steps},
@@ -130,8 +148,8 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
          "scheme: option: got k2v2, expected option=value with option one of k, v, kt, vt, norm, scope, recent, sink, prefill"},
         {"vecinfer:k2v2,k=d4b8", "scheme: k: got a second value, expected it once (the short widths set k and v)"},
         {"vecinfer:sink=1,sink=1", "scheme: sink: got a second value, expected it once (the short widths set k and v)"},
-        {"a\nb\x01" + std::string(60, 'c'),
-         "scheme: family: got a?b?" + std::string(36, 'c') + "..., expected one of f16, vecinfer, million, rotated"},
+        {"a\nb\x01" + std::string(60, 'c'), "scheme: family: got a?b?" + std::string(36, 'c') +
+                                                "..., expected one of f16, vecinfer, million, innerq, kivi, rotated"},
     };
     for (const auto& [text, message] : cases) {
         const Result<Scheme> r = parse_scheme(text);
@@ -236,6 +254,20 @@ TEST(Scheme, FamiliesResolveToTheirOwnParts) {
     const Scheme calibrated = resolve(parsed("rotated"), true).value();
     EXPECT_EQ(calibrated.key_transform, hadamard);
     EXPECT_EQ(calibrated.norm, Norm::vector);
+    const Scheme kivi = resolve(parsed("kivi"), false).value();
+    EXPECT_EQ(
+        to_long_string(kivi),
+        "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=none,vt=none,norm=none,scope=layer,recent=128,sink=0,prefill=windowed");
+    EXPECT_EQ(resolve(parsed("kivi"), true).value(), kivi);
+    EXPECT_FALSE(learns(kivi));
+    EXPECT_TRUE(learns(resolve(parsed("kivi:kt=center"), true).value()));
+    EXPECT_TRUE(resolve(parsed("kivi:kt=hadamard"), false).ok());
+    EXPECT_FALSE(resolve(parsed("kivi:kt=center"), false).ok());
+    const Scheme innerq = resolve(parsed("innerq:k3v2h"), true).value();
+    EXPECT_EQ(innerq.key_transform, (TransformSpec{.smooth = true})) << "the channel norm";
+    EXPECT_TRUE(learns(innerq));
+    EXPECT_EQ(resolve(parsed("innerq"), false)->key_transform, none);
+    EXPECT_EQ(resolve(parsed("kivi:v=d2b8,norm=vector"), false)->norm, Norm::vector);
     const Scheme million = resolve(parsed("million:k4v4"), true).value();
     EXPECT_EQ(to_long_string(million),
               "million:k=d2b8,v=d2b8,kt=none,vt=none,norm=none,scope=subspace,recent=128,sink=0,prefill=windowed");
@@ -250,7 +282,8 @@ TEST(Scheme, HandMadeSchemesAreChecked) {
     EXPECT_TRUE(validate(s).ok());
     s.key.sub_dim = 3;
     EXPECT_EQ(validate(s).message(),
-              "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4");
+              "scheme: k: got d3b8, expected one of d2b8, d4b8, d8b8, d4b10, d4b12, d8b12, d1b2, d1b3, d1b4, b<2, 3, 4 or "
+              "8>-<channel or token><16, 32 or 64>-<sym, asym or hybrid>");
     EXPECT_FALSE(resolve(s, true).ok());
     s = Scheme{};
     s.value_transform = {.smooth = true};
@@ -258,6 +291,15 @@ TEST(Scheme, HandMadeSchemesAreChecked) {
     s = Scheme{};
     s.window.recent = 5000;
     EXPECT_EQ(validate(s).message(), "scheme: recent: got 5000, expected 0 to 4096");
+    s = parsed("kivi");
+    s.window.recent = 31;
+    EXPECT_EQ(validate(s).message(), "scheme: recent: got 31, expected at least 32, the tokens of a group of b2-token32-asym");
+    s = parsed("kivi");
+    s.norm = Norm::vector;
+    EXPECT_EQ(validate(s).message(),
+              "scheme: norm: got vector, expected none or auto with scalar codecs, which have scales of their own");
+    s.key.group = 48;
+    EXPECT_FALSE(validate(s).ok());
     s = Scheme{};
     s.family = "other";
     EXPECT_FALSE(validate(s).ok());
@@ -295,6 +337,26 @@ TEST(Footprint, CalibratedCodebooksAndMixedWidths) {
     const Footprint no_norm = footprint(parsed("vecinfer:k4v2,norm=none,recent=0,sink=0"), layers, 1000, true).value();
     EXPECT_EQ(no_norm.code_bytes_per_token, 3 * (128 / 2 + 64 / 4));
     EXPECT_EQ(no_norm.window_bytes, 0u);
+}
+
+// Scales, zeros and the mask of written cells are all counted.
+TEST(Footprint, ScalesAndZerosOfScalarCodecs) {
+    const LayerShape layers[] = {{0, 2, 128, 128}};
+    const auto bits = [&](const char* text) {
+        return 8 * footprint(parsed(text), layers, 4096, false)->code_bytes_per_token / (2 * 2 * 128);
+    };
+    const double mask = 64.0 / (64 * 128) / 2;  // per head and block of 64 cells, of one of the two sides
+    EXPECT_DOUBLE_EQ(bits("kivi:k2v2"), 3 + mask);
+    EXPECT_DOUBLE_EQ(bits("kivi:k4v4"), 5 + mask);
+    EXPECT_DOUBLE_EQ(bits("innerq:k3v3"), 3.5 + mask);
+    EXPECT_DOUBLE_EQ(bits("innerq:k3v2"), 3.0 + mask);
+    EXPECT_DOUBLE_EQ(bits("innerq:k3v2h"), (3.5 + 3) / 2 + mask);
+    EXPECT_DOUBLE_EQ(bits("innerq:k4v4"), 4.25 + mask);
+    EXPECT_EQ(footprint(parsed("kivi"), layers, 4096, false)->codebook_bytes, 0u);
+    EXPECT_EQ(footprint(parsed("innerq"), layers, 4096, true)->codebook_bytes, 4u * 2 * 128);  // the channel norm
+    const LayerShape odd[] = {{7, 2, 80, 80}};
+    EXPECT_EQ(footprint(parsed("innerq"), odd, 100, false).status().message(),
+              "footprint: layer 7 head_dim_k: got 80, expected a multiple of 32, the scheme's group of channels");
 }
 
 TEST(Footprint, OneCodebookPerSubspace) {

@@ -305,9 +305,68 @@ void from_f16(const std::uint16_t* x, int n, float* y) {
     }
 }
 
+/// Scale and base of n groups from their f16 numbers: value = base + scale * code.
+inline void ranges(const ScalarBlock& s, const std::uint8_t* scales, const std::uint8_t* zeros, int n, float* scale, float* base) {
+    std::uint16_t half[kCells];
+    std::memcpy(half, scales, n * sizeof(half[0]));
+    from_f16(half, n, scale);
+    if (s.zeros) {
+        std::memcpy(half, zeros, n * sizeof(half[0]));
+        from_f16(half, n, base);
+    }
+    const float m = static_cast<float>((1 << (s.code_bits - 1)) - 1);
+    for (int i = 0; i < n; ++i) {
+        const float zero = s.zeros ? base[i] : 0.0f;
+        const float magnitude = __builtin_fabsf(scale[i]);
+        base[i] = s.symmetric && !(s.zeros && __builtin_signbit(scale[i])) ? -m * magnitude : zero;
+        scale[i] = magnitude;
+    }
+}
+
+void decode_scalars(const std::uint8_t* block, const ScalarBlock& s, float* y) {
+    const int stride = kCells * s.code_bits / 8;
+    const std::uint8_t* scales = block + s.head_dim * stride;
+    const std::uint8_t* zeros = scales + s.head_dim * kCells / s.group * 2;
+    std::uint8_t codes[kCells];
+    float values[kAtOnce][kCells];
+    float scale[kCells];
+    float base[kCells];
+    for (int d = 0; d < s.head_dim; d += kAtOnce) {
+        if (!s.by_token && d % s.group == 0) {
+            const int at = d / s.group * kCells * 2;
+            ranges(s, scales + at, zeros + at, kCells, scale, base);
+        }
+        for (int c = 0; c < kAtOnce; ++c, block += stride) {
+            if (s.code_bits == 8) {
+                std::memcpy(codes, block, kCells);
+            } else {
+                unpack(block, s.code_bits, codes);
+            }
+            if (s.by_token) {
+                for (int t = 0; t < kCells; t += s.group) {
+                    const int at = (t / s.group * s.head_dim + d + c) * 2;
+                    ranges(s, scales + at, zeros + at, 1, scale, base);
+                    for (int i = t; i < t + s.group; ++i) {
+                        values[c][i] = base[0] + scale[0] * static_cast<float>(codes[i]);
+                    }
+                }
+            } else {
+                for (int t = 0; t < kCells; ++t) {
+                    values[c][t] = base[t] + scale[t] * static_cast<float>(codes[t]);
+                }
+            }
+        }
+        for (int t = 0; t < kCells; ++t) {
+            for (int c = 0; c < kAtOnce; ++c) {
+                y[t * s.head_dim + d + c] = values[c][t];
+            }
+        }
+    }
+}
+
 }  // namespace
 
 extern const TileKernels kTable;
-const TileKernels kTable = {decode_block, scores, accumulate, exp_row, max_row, scale_row, from_f16};
+const TileKernels kTable = {decode_block, decode_scalars, scores, accumulate, exp_row, max_row, scale_row, from_f16};
 
 }  // namespace vecinfer::cpu::VECINFER_TILE_NS
