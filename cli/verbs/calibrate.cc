@@ -186,7 +186,7 @@ int run_calibrate(const VerbCall& call) {
     }
     if (!learns(scheme.value())) {
         return usage_error("calibrate",
-                           fmt::format("scheme: got {}, which needs no calibration: use it as it is", to_string(*parsed)));
+                           fmt::format("scheme: got {}, which needs no calibration: use it as it is", to_string(parsed.value())));
     }
 
     const fs::path out = options.out.empty() ? default_sidecar(options.model) : fs::path(options.out);

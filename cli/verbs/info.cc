@@ -156,6 +156,10 @@ Json scheme_json(const Scheme& asked, const Scheme& scheme) {
     }
     json["key"] = codec_json(scheme.key, scheme.key_transform);
     json["value"] = codec_json(scheme.value, scheme.value_transform);
+    if (!scheme.layers.empty()) {
+        const std::string text = to_string(scheme);
+        json["layers"] = text.substr(text.find(",layers=") + 8);
+    }
     json["norm"] = scheme.norm == Norm::vector ? "vector" : "none";
     json["scope"] = scheme.scope == Scope::subspace ? "subspace" : scheme.scope == Scope::head ? "head" : "layer";
     json["recent"] = scheme.window.recent;
@@ -228,6 +232,10 @@ void print_scheme(const Subject& subject) {
     fmt::print("spelled out  {}\n", to_long_string(scheme));
     fmt::print("keys         {}; transform: {}\n", codec_text(scheme.key), transform_name(scheme.key_transform, kStepTexts));
     fmt::print("values       {}; transform: {}\n", codec_text(scheme.value), transform_name(scheme.value_transform, kStepTexts));
+    if (!scheme.layers.empty()) {
+        const std::string text = to_string(scheme);
+        fmt::print("layers       {}\n", text.substr(text.find(",layers=") + 8));
+    }
     fmt::print("norm         {}\n", scheme.norm == Norm::vector ? "one byte per head and token" : "none");
     const bool codebooks = scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq;
     fmt::print("codebooks    {}\n", !codebooks                        ? "none"

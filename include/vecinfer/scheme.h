@@ -12,6 +12,8 @@
 //   rotated   4 = d1b4, 3 = d1b3, 2 = d1b2: Hadamard, one norm per vector, the best scalar levels for Gaussian entries
 // Codecs: d<sub_dim>b<code_bits> is a vector quantizer; b<bits>-<channel|token><group>-<sym|asym|hybrid> a scalar one.
 // Long spelling: vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=hadamard,norm=vector,recent=128,...
+// layers=<range>:<codecs>/<range>:<codecs>...  gives layers codecs of their own. A range is a layer or first-last; codecs are
+// k<width>v<width>, <key codec>+<value codec> or f16: vecinfer:k2v2,layers=0-1:k4v4/29:f16
 // Options of the long form may follow the short one, in any order, each once; what is left out has its default, so `vecinfer`
 // is `vecinfer:k2v2`. kt, vt and norm may be `auto`, which is their default. Case-sensitive, no blanks.
 #pragma once
@@ -91,6 +93,17 @@ struct WindowSpec {
     bool operator==(const WindowSpec&) const = default;
 };
 
+/// Layers [first, last] with codecs of their own, or in f16.
+struct LayerOverride {
+    int first = 0;
+    int last = 0;
+    bool f16 = false;
+    CodecSpec key;  // with f16: as f16_scheme() has them
+    CodecSpec value;
+
+    bool operator==(const LayerOverride&) const = default;
+};
+
 struct Scheme {
     std::string family = "vecinfer";  // one of scheme_families()
     CodecSpec key;
@@ -101,13 +114,19 @@ struct Scheme {
     Scope scope = Scope::head;
     WindowSpec window;
     Prefill prefill = Prefill::windowed;
+    std::vector<LayerOverride> layers;  // rising, without overlap
 
     bool is_f16() const noexcept { return family == "f16"; }
+    /// Whether a layer keeps its cache in f16.
+    bool is_f16(int layer) const noexcept;
     bool operator==(const Scheme&) const = default;
 };
 
 /// What parse_scheme("f16") gives: no transforms, no norm and, since every row is f16, no window.
 Scheme f16_scheme();
+
+/// What one layer uses: the same scheme with its codecs in place and without `layers`; f16_scheme() for layers in f16.
+Scheme scheme_of_layer(const Scheme& scheme, int layer);
 
 /// Checks every part against the values that exist; parse_scheme gives valid schemes only.
 Status validate(const Scheme& scheme);

@@ -40,7 +40,7 @@ void* get_base(ggml_backend_buffer_t buffer) {
 
 ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor* t) {
     CacheName name;
-    if (plugin().config.scheme.is_f16() || !parse_cache_name(t, &name)) {
+    if (!parse_cache_name(t, &name) || plugin().config.scheme.is_f16(name.layer)) {
         return GGML_STATUS_SUCCESS;
     }
     Result<CacheTensor> cache = CacheTensor::create(t, name, static_cast<std::byte*>(t->data));
@@ -205,7 +205,7 @@ std::size_t alignment(ggml_backend_buffer_type_t) {
 
 std::size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* t) {
     CacheName name;
-    if (!plugin().config.scheme.is_f16() && parse_cache_name(t, &name)) {
+    if (parse_cache_name(t, &name) && !plugin().config.scheme.is_f16(name.layer)) {
         Result<CacheGeometry> geometry = CacheTensor::geometry_for(t, name);
         if (geometry.ok()) {
             return geometry->total_bytes();

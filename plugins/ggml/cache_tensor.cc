@@ -66,7 +66,7 @@ bool parse_cache_name(const ggml_tensor* t, CacheName* name) {
 }
 
 Result<CacheGeometry> CacheTensor::geometry_for(const ggml_tensor* root, const CacheName& name) {
-    const Scheme& scheme = plugin().config.scheme;
+    const Scheme scheme = scheme_of_layer(plugin().config.scheme, name.layer);
     const CodecSpec& spec = name.side == Side::key ? scheme.key : scheme.value;
     CacheGeometry g;
     if (root->type != GGML_TYPE_F16) {

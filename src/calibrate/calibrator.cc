@@ -156,12 +156,13 @@ struct Calibrator::State {
     Status observe(const KvRows& r, bool keys);
     /// Rows kept of one side. A subspace of product quantization is trained on one sub-vector per row, so that wide codes need
     /// more.
-    std::int64_t capacity(bool keys) const {
-        const CodecSpec& spec = keys ? options.scheme.key : options.scheme.value;
+    std::int64_t capacity(int layer, bool keys) const {
+        const Scheme scheme = scheme_of_layer(options.scheme, layer);
+        const CodecSpec& spec = keys ? scheme.key : scheme.value;
         const std::int64_t wanted = options.scheme.scope == Scope::subspace ? std::int64_t{4} << spec.code_bits : 0;
         return std::max<std::int64_t>(options.tokens_per_layer, wanted);
     }
-    Result<std::vector<Codebook>> train_side(const Reservoir& reservoir, const CodecSpec& spec,
+    Result<std::vector<Codebook>> train_side(const Reservoir& reservoir, const Scheme& scheme, const CodecSpec& spec,
                                              const std::vector<HeadTransform>& transforms,
                                              const std::function<bool(double)>& progress) const;
 };
@@ -232,12 +233,13 @@ Status Calibrator::State::observe(const KvRows& r, bool keys) {
         !status.ok()) {
         return status;
     }
+    const std::int64_t kept = options.scheme.is_f16(r.layer) ? 0 : capacity(r.layer, keys);
     for (std::int64_t t = 0; t < r.num_tokens; ++t) {
         const float* row = r.rows + t * r.row_stride;
         if (Status status = check_finite(row, reservoir.row_dim(), what, r.layer); !status.ok()) {
             return status;
         }
-        reservoir.add(row, capacity(keys));
+        reservoir.add(row, kept);
     }
     return {};
 }
@@ -281,14 +283,14 @@ std::int64_t Calibrator::tokens() const noexcept {
     return most;
 }
 
-Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& reservoir, const CodecSpec& spec,
-                                                            const std::vector<HeadTransform>& transforms,
+Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& reservoir, const Scheme& scheme,
+                                                            const CodecSpec& spec, const std::vector<HeadTransform>& transforms,
                                                             const std::function<bool(double)>& progress) const {
     if (spec.kind == CodecKind::scalar) {
         return std::vector<Codebook>();
     }
-    const bool norm = options.scheme.norm == Norm::vector;
-    const Scope scope = options.scheme.scope;
+    const bool norm = scheme.norm == Norm::vector;
+    const Scope scope = scheme.scope;
     const auto num_books = static_cast<double>(codebook_count(spec, scope, reservoir.num_heads, reservoir.head_dim));
     std::vector<Codebook> books;
     const auto train = [&](std::vector<float>& samples) {
@@ -334,11 +336,15 @@ Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& res
 }
 
 Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<bool(double)>& progress) {
-    const Scheme& scheme = state_->options.scheme;
     std::vector<LayerCalibration> result;
     double done = 0;
     const double total = 2.0 * static_cast<double>(state_->layers.size());
     for (const auto& [index, layer] : state_->layers) {
+        const Scheme scheme = scheme_of_layer(state_->options.scheme, index);
+        if (scheme.is_f16()) {
+            done += 2;
+            continue;
+        }
         if (layer.keys.seen == 0 || layer.values.seen == 0 || layer.keys.num_heads != layer.values.num_heads) {
             return argument_error(fmt::format("layer {}", index),
                                   fmt::format("{} keys and {} values", layer.keys.seen, layer.values.seen),
@@ -390,12 +396,12 @@ Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<boo
             value_transforms.push_back(std::move(v).value());
         }
         const auto report = [&](double share) { return !progress || progress((done + share) / total); };
-        Result<std::vector<Codebook>> keys = state_->train_side(layer.keys, scheme.key, key_transforms, report);
+        Result<std::vector<Codebook>> keys = state_->train_side(layer.keys, scheme, scheme.key, key_transforms, report);
         done += 1;
         if (!keys.ok()) {
             return keys.status();
         }
-        Result<std::vector<Codebook>> values = state_->train_side(layer.values, scheme.value, value_transforms, report);
+        Result<std::vector<Codebook>> values = state_->train_side(layer.values, scheme, scheme.value, value_transforms, report);
         done += 1;
         if (!values.ok()) {
             return values.status();

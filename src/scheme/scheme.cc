@@ -33,6 +33,14 @@ Status check_spec(std::string_view side, const CodecSpec& spec) {
                           fmt::format("one of {}", spelling::codec_names()));
 }
 
+bool has_codebooks(const Scheme& scheme) noexcept {
+    bool any = scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq;
+    for (const LayerOverride& o : scheme.layers) {
+        any = any || o.key.kind == CodecKind::vq || o.value.kind == CodecKind::vq;
+    }
+    return any;
+}
+
 Status check_range(std::string_view name, int got, int low, int high) {
     if (got < low || got > high) {
         return argument_error(fmt::format("scheme: {}", name), fmt::format("{}", got), fmt::format("{} to {}", low, high));
@@ -56,8 +64,7 @@ std::size_t codebook_count(const CodecSpec& spec, Scope scope, int num_kv_heads,
 
 bool learns(const Scheme& scheme) noexcept {
     const auto calibrated = [](const TransformSpec& t) { return t.center || t.smooth || t.full; };
-    return scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq || calibrated(scheme.key_transform) ||
-           calibrated(scheme.value_transform);
+    return has_codebooks(scheme) || calibrated(scheme.key_transform) || calibrated(scheme.value_transform);
 }
 
 std::span<const std::string_view> scheme_families() noexcept {
@@ -72,6 +79,33 @@ Scheme f16_scheme() {
                   .value_transform = {},
                   .norm = Norm::none,
                   .window = {.recent = 0, .sink = 0}};
+}
+
+bool Scheme::is_f16(int layer) const noexcept {
+    for (const LayerOverride& o : layers) {
+        if (o.first <= layer && layer <= o.last) {
+            return o.f16;
+        }
+    }
+    return is_f16();
+}
+
+Scheme scheme_of_layer(const Scheme& scheme, int layer) {
+    Scheme out = scheme;
+    out.layers.clear();
+    for (const LayerOverride& o : scheme.layers) {
+        if (o.first <= layer && layer <= o.last) {
+            if (o.f16) {
+                return f16_scheme();
+            }
+            out.key = o.key;
+            out.value = o.value;
+        }
+    }
+    if (!scheme.is_f16() && !has_codebooks(out) && out.norm == Norm::vector) {
+        out.norm = Norm::none;
+    }
+    return out;
 }
 
 Status validate(const Scheme& scheme) {
@@ -101,16 +135,35 @@ Status validate(const Scheme& scheme) {
     if (Status s = check_range("recent", scheme.window.recent, 0, spelling::kMaxRecent); !s.ok()) {
         return s;
     }
+    int previous = -1;
+    for (const LayerOverride& o : scheme.layers) {
+        if (o.first <= previous || o.last < o.first || o.last > spelling::kMaxLayer) {
+            return argument_error("scheme: layers", fmt::format("{}-{} after {}", o.first, o.last, previous),
+                                  fmt::format("rising ranges up to {} that do not overlap", spelling::kMaxLayer));
+        }
+        previous = o.last;
+        if (o.f16 ? o.key != kF16Spec || o.value != kF16Spec : false) {
+            return argument_error("scheme: layers", "codecs with f16", "those of f16_scheme()");
+        }
+        for (const CodecSpec& spec : {o.key, o.value}) {
+            if (Status s = o.f16 ? Status() : check_spec("layers", spec); !s.ok()) {
+                return s;
+            }
+        }
+    }
+    std::vector<CodecSpec> specs = {scheme.key, scheme.value};
+    for (const LayerOverride& o : scheme.layers) {
+        specs.insert(specs.end(), {o.key, o.value});
+    }
     // Until its group is complete, a token must be read from f16.
-    for (const CodecSpec& spec : {scheme.key, scheme.value}) {
+    for (const CodecSpec& spec : specs) {
         if (spec.groups_tokens() && scheme.window.recent < spec.group) {
             return argument_error(
                 "scheme: recent", fmt::format("{}", scheme.window.recent),
                 fmt::format("at least {}, the tokens of a group of {}", spec.group, spelling::codec_name(spec)));
         }
     }
-    const bool codebooks = scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq;
-    if (scheme.norm == Norm::vector && !codebooks) {
+    if (scheme.norm == Norm::vector && !has_codebooks(scheme)) {
         return argument_error("scheme: norm", "vector", "none or auto with scalar codecs, which have scales of their own");
     }
     return check_range("sink", scheme.window.sink, 0, spelling::kMaxSink);
@@ -135,7 +188,7 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
     if (out.norm == Norm::automatic) {
         out.norm = automatic.norm;
     }
-    const bool codebooks = out.key.kind == CodecKind::vq || out.value.kind == CodecKind::vq;
+    const bool codebooks = has_codebooks(out);
     if (!codebooks) {
         out.norm = Norm::none;
         out.scope = Scope::layer;

@@ -29,7 +29,8 @@ constexpr int kScalarBits[] = {2, 3, 4, 8};
 constexpr int kGroups[] = {16, 32, 64, 128};
 constexpr std::array<Word<Prefill>, 2> kPrefills = {{{"windowed", Prefill::windowed}, {"exact", Prefill::exact}}};
 
-constexpr std::array<std::string_view, 9> kOptions = {"k", "v", "kt", "vt", "norm", "scope", "recent", "sink", "prefill"};
+constexpr std::array<std::string_view, 10> kOptions = {"k",     "v",      "kt",   "vt",      "norm",
+                                                       "scope", "recent", "sink", "prefill", "layers"};
 
 template <class Table>
 std::string names(const Table& table) {
@@ -128,18 +129,67 @@ std::string_view width_name(const CodecSpec& spec, std::span<const Width> widths
     return {};
 }
 
-Status parse_widths(std::string_view text, const Family& family, Scheme& out) {
+Status parse_widths(std::string_view text, const Family& family, CodecSpec& key, CodecSpec& value) {
     const std::size_t v = text.find('v');
     if (text.empty() || text[0] != 'k' || v == std::string_view::npos) {
         return scheme_error("widths", text, "k<width>v<width>, for example k2v2, or option=value");
     }
-    if (Status s = parse_width(text.substr(1, v - 1), family.key_widths, out.key); !s.ok()) {
+    if (Status s = parse_width(text.substr(1, v - 1), family.key_widths, key); !s.ok()) {
         return s;
     }
-    return parse_width(text.substr(v + 1), family.value_widths, out.value);
+    return parse_width(text.substr(v + 1), family.value_widths, value);
 }
 
-Status parse_option(std::string_view option, std::string_view text, Scheme& out) {
+Status parse_override(std::string_view text, const Family& family, LayerOverride& out) {
+    const std::size_t colon = text.find(':');
+    if (colon == std::string_view::npos) {
+        return scheme_error("layers", text, "<layer or first-last>:<codecs>, for example 0-1:k4v4");
+    }
+    const std::string_view range = text.substr(0, colon);
+    const std::size_t dash = range.find('-');
+    if (Status s = parse_number("layers", range.substr(0, dash), spelling::kMaxLayer, out.first); !s.ok()) {
+        return s;
+    }
+    out.last = out.first;
+    if (dash != std::string_view::npos) {
+        if (Status s = parse_number("layers", range.substr(dash + 1), spelling::kMaxLayer, out.last); !s.ok()) {
+            return s;
+        }
+    }
+    const std::string_view codecs = text.substr(colon + 1);
+    if (codecs == "f16") {
+        out.f16 = true;
+        out.key = out.value = f16_scheme().key;
+        return {};
+    }
+    if (const std::size_t plus = codecs.find('+'); plus != std::string_view::npos) {
+        if (Status s = parse_codec("layers", codecs.substr(0, plus), out.key); !s.ok()) {
+            return s;
+        }
+        return parse_codec("layers", codecs.substr(plus + 1), out.value);
+    }
+    return parse_widths(codecs, family, out.key, out.value);
+}
+
+Status parse_layers(std::string_view text, const Family& family, std::vector<LayerOverride>& out) {
+    while (true) {
+        const std::size_t slash = text.find('/');
+        LayerOverride next;
+        if (Status s = parse_override(text.substr(0, slash), family, next); !s.ok()) {
+            return s;
+        }
+        out.push_back(next);
+        if (slash == std::string_view::npos) {
+            return {};
+        }
+        text.remove_prefix(slash + 1);
+    }
+}
+
+Status parse_option(std::string_view option, std::string_view text, const Family& family, Scheme& out) {
+    if (option == "layers") {
+        return parse_layers(text, family, out.layers);
+    }
     if (option == "k") {
         return parse_codec(option, text, out.key);
     }
@@ -188,7 +238,7 @@ Status parse_parts(std::string_view parts, const Family& family, Scheme& out) {
             if (!first) {
                 return scheme_error("option", part, fmt::format("option=value with option one of {}", fmt::join(kOptions, ", ")));
             }
-            if (Status s = parse_widths(part, family, out); !s.ok()) {
+            if (Status s = parse_widths(part, family, out.key, out.value); !s.ok()) {
                 return s;
             }
             seen |= *option_bit("k") | *option_bit("v");
@@ -202,7 +252,7 @@ Status parse_parts(std::string_view parts, const Family& family, Scheme& out) {
                 return scheme_error(option, "a second value", "it once (the short widths set k and v)");
             }
             seen |= *bit;
-            if (Status s = parse_option(option, part.substr(equals + 1), out); !s.ok()) {
+            if (Status s = parse_option(option, part.substr(equals + 1), family, out); !s.ok()) {
                 return s;
             }
         }
@@ -288,6 +338,29 @@ std::string transform_name(const TransformSpec& spec) {
 
 }  // namespace spelling
 
+namespace {
+
+// The layers option, or nothing; widths by name where `family` has names for both.
+std::string layers_text(const Scheme& scheme, const Family* family) {
+    std::string out;
+    for (const LayerOverride& o : scheme.layers) {
+        out += out.empty() ? ",layers=" : "/";
+        out += o.first == o.last ? fmt::format("{}:", o.first) : fmt::format("{}-{}:", o.first, o.last);
+        const std::string_view k = family != nullptr ? width_name(o.key, family->key_widths) : std::string_view();
+        const std::string_view v = family != nullptr ? width_name(o.value, family->value_widths) : std::string_view();
+        if (o.f16) {
+            out += "f16";
+        } else if (!k.empty() && !v.empty()) {
+            out += fmt::format("k{}v{}", k, v);
+        } else {
+            out += fmt::format("{}+{}", spelling::codec_name(o.key), spelling::codec_name(o.value));
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
 Result<Scheme> parse_scheme(std::string_view text) {
     const std::size_t colon = text.find(':');
     const std::string_view family = text.substr(0, colon);
@@ -306,6 +379,9 @@ Result<Scheme> parse_scheme(std::string_view text) {
         if (Status s = parse_parts(text.substr(colon + 1), *known, out); !s.ok()) {
             return s;
         }
+    }
+    if (Status s = validate(out); !s.ok()) {
+        return s;
     }
     return out;
 }
@@ -347,18 +423,19 @@ std::string to_string(const Scheme& scheme) {
     if (scheme.prefill != defaults.prefill) {
         out += fmt::format(",prefill={}", name_of(kPrefills, scheme.prefill));
     }
-    return out;
+    return out + layers_text(scheme, family);
 }
 
 std::string to_long_string(const Scheme& scheme) {
     if (scheme.is_f16()) {
         return "f16";
     }
-    return fmt::format("{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={}", scheme.family,
-                       spelling::codec_name(scheme.key), spelling::codec_name(scheme.value),
-                       spelling::transform_name(scheme.key_transform), spelling::transform_name(scheme.value_transform),
-                       name_of(kNorms, scheme.norm), name_of(kScopes, scheme.scope), scheme.window.recent, scheme.window.sink,
-                       name_of(kPrefills, scheme.prefill));
+    const std::string out = fmt::format(
+        "{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={}", scheme.family, spelling::codec_name(scheme.key),
+        spelling::codec_name(scheme.value), spelling::transform_name(scheme.key_transform),
+        spelling::transform_name(scheme.value_transform), name_of(kNorms, scheme.norm), name_of(kScopes, scheme.scope),
+        scheme.window.recent, scheme.window.sink, name_of(kPrefills, scheme.prefill));
+    return out + layers_text(scheme, nullptr);
 }
 
 }  // namespace vecinfer

@@ -10,6 +10,7 @@ namespace vecinfer::spelling {
 
 inline constexpr int kMaxRecent = 4096;
 inline constexpr int kMaxSink = 256;
+inline constexpr int kMaxLayer = 65535;
 
 /// Untrusted text for an error message: one line, printable, cut after 40 characters; "nothing" when empty.
 std::string shown(std::string_view text);

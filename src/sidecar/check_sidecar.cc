@@ -153,7 +153,11 @@ Status check_sidecar(const Sidecar& sidecar) {
                                   fmt::format("rising indices from 0 to {}", kMaxLayerIndex));
         }
         previous = layer.shape.layer;
-        if (Status s = check_layer(sidecar.scheme, layer); !s.ok()) {
+        const Scheme scheme = scheme_of_layer(sidecar.scheme, layer.shape.layer);
+        if (scheme.is_f16()) {
+            return layer_error(layer.shape.layer, "calibration", "one", "none: the scheme keeps this layer in f16");
+        }
+        if (Status s = check_layer(scheme, layer); !s.ok()) {
             return s;
         }
     }

@@ -196,16 +196,20 @@ Status read_layers(Reader& reader, Sidecar& out) {
     for (const LayerShape& shape : shapes) {
         LayerCalibration layer;
         layer.shape = shape;
+        const Scheme scheme = scheme_of_layer(out.scheme, shape.layer);
+        if (scheme.is_f16()) {
+            return corrupt(fmt::format("layer {}: got a calibration, but the scheme keeps this layer in f16", shape.layer));
+        }
         const auto heads = static_cast<std::uint64_t>(shape.num_kv_heads);
-        if (out.scheme.key_transform.smooth) {
+        if (scheme.key_transform.smooth) {
             layer.smooth_factors = reader.tensor<float>(fmt::format("blk.{}.k.smooth", shape.layer), gguf::kTensorF32,
                                                         {static_cast<std::uint64_t>(shape.head_dim_k), heads});
         }
-        if (out.scheme.key_transform.center) {
+        if (scheme.key_transform.center) {
             layer.key_center = reader.tensor<float>(fmt::format("blk.{}.k.center", shape.layer), gguf::kTensorF32,
                                                     {static_cast<std::uint64_t>(shape.head_dim_k), heads});
         }
-        if (out.scheme.value_transform.center) {
+        if (scheme.value_transform.center) {
             layer.value_center = reader.tensor<float>(fmt::format("blk.{}.v.center", shape.layer), gguf::kTensorF32,
                                                       {static_cast<std::uint64_t>(shape.head_dim_v), heads});
         }
@@ -215,13 +219,13 @@ Status read_layers(Reader& reader, Sidecar& out) {
                                                {dim, dim, heads})
                         : std::vector<float>();
         };
-        layer.key_matrix = read_matrix(out.scheme.key_transform.full, 'k', shape.head_dim_k);
-        layer.value_matrix = read_matrix(out.scheme.value_transform.full, 'v', shape.head_dim_v);
+        layer.key_matrix = read_matrix(scheme.key_transform.full, 'k', shape.head_dim_k);
+        layer.value_matrix = read_matrix(scheme.value_transform.full, 'v', shape.head_dim_v);
         const auto books = [&](const CodecSpec& spec, int head_dim) {
-            return codebook_count(spec, out.scheme.scope, shape.num_kv_heads, head_dim);
+            return codebook_count(spec, scheme.scope, shape.num_kv_heads, head_dim);
         };
-        const CodecSpec& key = out.scheme.key;
-        const CodecSpec& value = out.scheme.value;
+        const CodecSpec& key = scheme.key;
+        const CodecSpec& value = scheme.value;
         layer.key_codebooks = read_codebooks(reader, shape.layer, 'k', key, books(key, shape.head_dim_k));
         layer.value_codebooks = read_codebooks(reader, shape.layer, 'v', value, books(value, shape.head_dim_v));
         if (!reader.status().ok()) {

@@ -64,7 +64,8 @@ inline Sidecar golden_sidecar() {
 }
 
 /// Gives `layer` what `scheme`, resolved, asks for: factors, means and matrices (invertible, no two alike) and codebooks.
-inline void fill_for_scheme(const Scheme& scheme, LayerCalibration& layer) {
+inline void fill_for_scheme(const Scheme& whole, LayerCalibration& layer) {
+    const Scheme scheme = scheme_of_layer(whole, layer.shape.layer);
     const auto numbers = [&](bool wanted, int per_head, float start) {
         std::vector<float> out;
         for (int i = 0; wanted && i < layer.shape.num_kv_heads * per_head; ++i) {

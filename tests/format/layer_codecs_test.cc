@@ -66,6 +66,28 @@ TEST(LayerCodecs, EveryWidthWorksWithoutCalibration) {
     }
 }
 
+TEST(LayerCodecs, ScalarSchemesNeedNoCodebooks) {
+    for (const char* text : {"kivi:k2v4", "innerq:k3v2h,recent=96", "vecinfer:k=b3-channel16-asym,v=d4b8"}) {
+        LayerShape shape = kShape;
+        shape.head_dim_k = shape.head_dim_v = 64;
+        const Result<RowCodec> key = make_key_codec(scheme_of(text), shape, nullptr);
+        ASSERT_TRUE(key.ok()) << text << ": " << key.status().message();
+        EXPECT_EQ(key->spec(), scheme_of(text).key);
+        EXPECT_TRUE(make_value_codec(scheme_of(text), shape, nullptr).ok()) << text;
+    }
+}
+
+TEST(LayerCodecs, LayersGetTheirOwnCodec) {
+    const Scheme scheme = scheme_of("vecinfer:k2v2,layers=2:f16/3:k4v1");
+    EXPECT_EQ(make_key_codec(scheme, kShape, nullptr)->sub_dim(), 2);
+    EXPECT_EQ(make_value_codec(scheme, kShape, nullptr)->sub_dim(), 8);
+    LayerShape other = kShape;
+    other.layer = 4;
+    EXPECT_EQ(make_key_codec(scheme, other, nullptr)->sub_dim(), 4);
+    other.layer = 2;
+    EXPECT_EQ(make_key_codec(scheme, other, nullptr).status().message(), "scheme: got f16, expected a scheme with codes");
+}
+
 TEST(LayerCodecs, SameInputsGiveTheSameHash) {
     const LayerCalibration calibration = integer_calibration();
     const Scheme scheme = scheme_of("vecinfer:k2v2,kt=hadamard");

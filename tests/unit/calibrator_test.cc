@@ -390,6 +390,28 @@ TEST(Calibrator, SubspacesAreTrainedOnTheirOwnPieces) {
     }
 }
 
+TEST(Calibrator, LayersAreTrainedForTheirOwnCodecs) {
+    const Rows rows = make_rows(60, kHeads, 18);
+    const auto layer_of = [&](const char* text, int layer) -> std::vector<LayerCalibration> {
+        Calibrator c = calibrator(text);
+        KvRows kv = kv_rows(rows);
+        kv.layer = layer;
+        EXPECT_TRUE(c.observe_keys(kv).ok());
+        EXPECT_TRUE(c.observe_values(kv).ok());
+        Result<std::vector<LayerCalibration>> made = c.finish();
+        return made.ok() ? std::move(made).value() : std::vector<LayerCalibration>();
+    };
+    const char* text = "vecinfer:k2v2,kt=none,layers=1:k4v1/2:f16/3:b3-channel16-sym+d4b8";
+    EXPECT_EQ(layer_of(text, 0).at(0).key_codebooks.at(0).sub_dim, 4);
+    EXPECT_EQ(layer_of(text, 1).at(0).key_codebooks.at(0).sub_dim, 2);
+    EXPECT_EQ(layer_of(text, 1).at(0).value_codebooks.at(0).sub_dim, 8);
+    EXPECT_TRUE(layer_of(text, 2).empty());
+    EXPECT_TRUE(layer_of(text, 3).at(0).key_codebooks.empty());
+    EXPECT_EQ(layer_of(text, 3).at(0).value_codebooks.size(), 2u);
+    EXPECT_EQ(Calibrator::create({.scheme = parse_scheme("kivi").value()}).status().message(),
+              "scheme: got kivi:k2v2, expected one with codebooks, center, smooth or full: nothing to learn");
+}
+
 TEST(Calibrator, HeadsThatAreAlwaysZeroAreNoError) {
     const Rows zeros{.values = std::vector<float>(50 * kHeads * kDim, 0.0f)};
     const Rows no_queries{.num_heads = kHeads * kGroup, .values = std::vector<float>(50 * kHeads * kGroup * kDim, 0.0f)};

@@ -54,6 +54,12 @@ const Spelling kSpellings[] = {
      "million:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=0,prefill=windowed"},
     {"million:k4v2.5,kt=hadamard,sink=4", "million:k4v2.5,kt=hadamard,sink=4",
      "million:k=d2b8,v=d4b10,kt=hadamard,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed"},
+    {"vecinfer:k2v2,layers=0-1:k4v4/7:f16/28-29:d1b4+d2b8", "vecinfer:k2v2,layers=0-1:k4v4/7:f16/28-29:d1b4+d2b8",
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,"
+     "layers=0-1:d2b8+d2b8/7:f16/28-29:d1b4+d2b8"},
+    {"kivi:layers=3:k4v4,recent=64", "kivi:k2v2,recent=64,layers=3:k4v4",
+     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed,"
+     "layers=3:b4-token32-asym+b4-channel32-asym"},
     {"kivi", "kivi:k2v2",
      "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed"},
     {"kivi:k4v2,recent=32,kt=hadamard", "kivi:k4v2,kt=hadamard,recent=32",
@@ -116,6 +122,17 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         {"vecinfer:k5v2", "scheme: width: got 5, expected one of 1, 1.5, 2, 2.5, 3, 4"},
         {"vecinfer:k2v", "scheme: width: got nothing, expected one of 1, 1.5, 2, 2.5, 3, 4"},
         {"vecinfer:k2v2 ", "scheme: width: got 2 , expected one of 1, 1.5, 2, 2.5, 3, 4"},
+        {"vecinfer:layers=", "scheme: layers: got nothing, expected <layer or first-last>:<codecs>, for example 0-1:k4v4"},
+        {"vecinfer:layers=0:", "scheme: widths: got nothing, expected k<width>v<width>, for example k2v2, or option=value"},
+        {"vecinfer:layers=x:k4v4", "scheme: layers: got x, expected 0 to 65535"},
+        {"vecinfer:layers=1-:k4v4", "scheme: layers: got nothing, expected 0 to 65535"},
+        {"vecinfer:layers=0:k5v4", "scheme: width: got 5, expected one of 1, 1.5, 2, 2.5, 3, 4"},
+        {"vecinfer:layers=2-1:k4v4", "scheme: layers: got 2-1 after -1, expected rising ranges up to 65535 that do not overlap"},
+        {"vecinfer:layers=0-2:k4v4/2:f16",
+         "scheme: layers: got 2-2 after 2, expected rising ranges up to 65535 that do not overlap"},
+        {"vecinfer:recent=16,layers=0:b2-token32-asym+d4b8",
+         "scheme: recent: got 16, expected at least 32, the tokens of a group of b2-token32-asym"},
+        {"kivi:recent=31", "scheme: recent: got 31, expected at least 32, the tokens of a group of b2-token32-asym"},
         {"kivi:k2v2h", "scheme: width: got 2h, expected one of 2, 3, 4"},
         {"innerq:k3v1", "scheme: width: got 1, expected one of 2, 3, 4, 2h, 3h"},
         {"million:k1v2", "scheme: width: got 1, expected one of 2, 2.5, 3, 4"},
@@ -140,12 +157,13 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         {"vecinfer:k2v2,sink=4x", "scheme: sink: got 4x, expected 0 to 256"},
         {"vecinfer:k2v2,sink=+4", "scheme: sink: got +4, expected 0 to 256"},
         {"vecinfer:k2v2,window=4",
-         "scheme: option: got window, expected one of k, v, kt, vt, norm, scope, recent, sink, prefill"},
+         "scheme: option: got window, expected one of k, v, kt, vt, norm, scope, recent, sink, prefill, layers"},
         {"vecinfer:k2v2,",
          "scheme: option: got nothing, expected option=value with option one of k, v, kt, vt, norm, scope, recent, sink, "
-         "prefill"},
+         "prefill, layers"},
         {"vecinfer:recent=1,k2v2",
-         "scheme: option: got k2v2, expected option=value with option one of k, v, kt, vt, norm, scope, recent, sink, prefill"},
+         "scheme: option: got k2v2, expected option=value with option one of k, v, kt, vt, norm, scope, recent, sink, prefill, "
+         "layers"},
         {"vecinfer:k2v2,k=d4b8", "scheme: k: got a second value, expected it once (the short widths set k and v)"},
         {"vecinfer:sink=1,sink=1", "scheme: sink: got a second value, expected it once (the short widths set k and v)"},
         {"a\nb\x01" + std::string(60, 'c'), "scheme: family: got a?b?" + std::string(36, 'c') +
@@ -275,6 +293,30 @@ TEST(Scheme, FamiliesResolveToTheirOwnParts) {
     EXPECT_EQ(resolve(parsed("million"), false).status().message(),
               "scheme: scope: got subspace, expected layer or head without a calibration (there is no universal codebook of a "
               "subspace)");
+}
+
+TEST(Scheme, LayersHaveTheirOwnCodecs) {
+    const Scheme s = resolve(parsed("vecinfer:k2v2,layers=0-1:k4v4/5:f16/7:b4-channel32-sym+b4-channel32-asym"), false).value();
+    EXPECT_EQ(to_string(scheme_of_layer(s, 0)), to_string(resolve(parsed("vecinfer:k4v4"), false).value()));
+    EXPECT_EQ(scheme_of_layer(s, 1), scheme_of_layer(s, 0));
+    EXPECT_EQ(scheme_of_layer(s, 2), resolve(parsed("vecinfer:k2v2"), false).value());
+    EXPECT_EQ(scheme_of_layer(s, 5), f16_scheme());
+    EXPECT_TRUE(s.is_f16(5));
+    EXPECT_FALSE(s.is_f16(4));
+    EXPECT_FALSE(s.is_f16());
+    EXPECT_EQ(scheme_of_layer(s, 7).norm, Norm::none);
+    EXPECT_TRUE(validate(scheme_of_layer(s, 7)).ok());
+    EXPECT_TRUE(f16_scheme().is_f16(3));
+    std::vector<LayerShape> shapes;
+    for (int i = 0; i < 8; ++i) {
+        shapes.push_back({i, 2, 64, 64});
+    }
+    // Layers 2, 3, 4 and 6 at 2 bits, two at 4, one at 16, one at 4 with scales.
+    const Footprint f = footprint(s, shapes, 4096, false).value();
+    EXPECT_DOUBLE_EQ(8 * f.code_bytes_per_token / (2 * 2 * 64), 4 * 2.125 + 2 * 4.125 + 16 + (4.5 + 5) / 2);
+    EXPECT_EQ(f.codebook_bytes, (256u * 4 + 4) + (256u * 2 + 4));
+    const Footprint alone = footprint(parsed("vecinfer:k2v2"), std::span(shapes).first(1), 4096, false).value();
+    EXPECT_EQ(f.window_bytes, 7 * alone.window_bytes);
 }
 
 TEST(Scheme, HandMadeSchemesAreChecked) {
