@@ -114,6 +114,7 @@ inline LeastCostFn pick_least_cost(int sub_dim) noexcept {
 
 inline NearestFn pick(int sub_dim) noexcept {
     switch (sub_dim) {
+        case 1: return nearest<1>;
         case 2: return nearest<2>;
         case 4: return nearest<4>;
         default: return nearest<8>;
