@@ -16,6 +16,7 @@ constexpr std::array kVerbs = {
     Verb{"perplexity", "measure a model's perplexity or KL divergence", run_perplexity},
     Verb{"bench", "measure speed at several context lengths", run_bench},
     Verb{"calibrate", "learn a model's codebooks from text", run_calibrate},
+    Verb{"compare", "compare schemes on a model: bits, quality, retrieval, speed", run_compare},
     Verb{"info", "explain a sidecar or a scheme, and what a cache takes", run_info},
     Verb{"doctor", "show what is installed and what is wrong", run_doctor},
 };
@@ -72,7 +73,7 @@ VerbCall split_call(int argc, char** argv) {
 
 int dispatch(int argc, char** argv) {
     if (argc < 2) {
-        return usage_error("", "no verb given, expected one of run, serve, perplexity, bench, calibrate, info, doctor");
+        return usage_error("", "no verb given, expected one of run, serve, perplexity, bench, calibrate, compare, info, doctor");
     }
     const std::string_view word = argv[1];
     if (word == "--help" || word == "-h" || (word == "help" && argc == 2)) {

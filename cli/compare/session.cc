@@ -1,0 +1,539 @@
+#include "compare/session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "compare/machine.h"
+#include "compare/scrape.h"
+#include "vecinfer/version.h"
+#include "verb.h"
+
+namespace vecinfer::cli {
+namespace fs = std::filesystem;
+namespace {
+
+// Small batches: nearly all keys that a query reads then come from the cache, as they do when decoding.
+constexpr const char* kPerplexityBatch = "64";
+constexpr int kPromptTokens = 256;
+constexpr int kDecodeTokens = 16;
+constexpr int kRepeats = 3;
+constexpr std::uint64_t kCalibrationSeed = 0;
+constexpr const char* kCalibrationContext = "512";
+
+volatile std::sig_atomic_t interrupted = 0;
+
+void on_signal(int) {
+    interrupted = 1;
+}
+
+bool keep_going() {
+    return interrupted == 0;
+}
+
+std::string list_text(const auto& values) {
+    return fmt::format("{}", fmt::join(values, ","));
+}
+
+// What the program `tool` computes with, by its libraries' stamps.
+std::string tool_stamp(const fs::path& tool) {
+    std::error_code error;
+    const fs::path real = fs::canonical(tool, error);
+    std::string stamp = stamp_of(error ? tool : real);
+    for (const char* library : {"libllama.so", "libggml-base.so", "libggml-cpu.so"}) {
+        const fs::path path = real.parent_path() / library;
+        if (fs::exists(path, error)) {
+            stamp += "; " + stamp_of(path);
+        }
+    }
+    return stamp;
+}
+
+// Of n_chunk chunks, the second half of each but its last token, at 16 bits a value.
+std::uintmax_t expected_logits_bytes(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    char magic[8];
+    std::uint32_t n_ctx = 0;
+    std::int32_t n_vocab = 0;
+    std::int32_t n_chunk = 0;
+    file.read(magic, sizeof magic);
+    file.read(reinterpret_cast<char*>(&n_ctx), sizeof n_ctx);
+    file.read(reinterpret_cast<char*>(&n_vocab), sizeof n_vocab);
+    file.read(reinterpret_cast<char*>(&n_chunk), sizeof n_chunk);
+    if (!file || std::memcmp(magic, "_logits_", sizeof magic) != 0 || n_vocab < 1 || n_chunk < 1 || n_ctx < 2) {
+        return 0;
+    }
+    const std::uintmax_t row = 2 * ((static_cast<std::uintmax_t>(n_vocab) + 1) / 2) + 4;
+    const auto chunks = static_cast<std::uintmax_t>(n_chunk);
+    return 20 + chunks * n_ctx * 4 + chunks * (n_ctx - 1 - n_ctx / 2) * row * 2;
+}
+
+}  // namespace
+
+CompareSession::CompareSession(const CompareOptions& options, const ModelInfo& model, const CompareTools& tools,
+                               const ResultStore& store)
+    : options_(options), model_(model), tools_(tools), store_(store) {
+    std::string identity = model.identity.architecture + model.identity.name;
+    for (const std::uint64_t hash : model.identity.layer_hashes) {
+        identity += fmt::format(" {:x}", hash);
+    }
+    common_ = {{"model", stamp_of(options.model)}, {"model_identity", hash_text(identity)}};
+}
+
+std::vector<std::string> CompareSession::stages(const Subject& subject) const {
+    std::vector<std::string> all;
+    if (!subject.problem.empty()) {
+        return all;
+    }
+    if (subject.codebooks == Codebooks::made) {
+        all.emplace_back("calibration");
+    }
+    all.emplace_back("quality");
+    if (options_.retrieval) {
+        all.emplace_back("retrieval");
+    }
+    if (options_.speed) {
+        all.emplace_back("speed");
+    }
+    return all;
+}
+
+Json CompareSession::subject_inputs(const Subject& subject) const {
+    Json inputs = common_;
+    inputs["cache"] = subject.cache_type;
+    if (subject.kind == SubjectKind::scheme) {
+        const bool calibrated = subject.codebooks == Codebooks::made || subject.codebooks == Codebooks::file;
+        inputs["scheme"] = to_long_string(subject.resolved);
+        inputs["calibrated"] = calibrated;
+        inputs["plugin"] = hash_file(tools_.plugin).ok() ? hash_file(tools_.plugin).value() : "";
+        inputs["isa"] = environment_value("VECINFER_ISA").value_or("");
+    }
+    if (subject.codebooks == Codebooks::file) {
+        const Result<std::string> hash = hash_file(subject.sidecar);
+        inputs["codebooks"] = hash.ok() ? hash.value() : "";
+    } else if (subject.codebooks == Codebooks::made) {
+        inputs["codebooks"] = calibration_inputs(subject);
+    }
+    return inputs;
+}
+
+Json CompareSession::calibration_inputs(const Subject& subject) const {
+    const Result<std::string> text = hash_file(options_.calibration_text);
+    return {{"model_identity", common_["model_identity"]},
+            {"scheme", to_long_string(calibration_scheme(subject))},
+            {"text", text.ok() ? text.value() : ""},
+            {"chunks", options_.calibration_chunks},
+            {"ctx", kCalibrationContext},
+            {"seed", kCalibrationSeed},
+            {"helper", stamp_of(tools_.calibrate)}};
+}
+
+Json CompareSession::quality_inputs(const Subject& subject) const {
+    Json inputs = subject_inputs(subject);
+    const Result<std::string> text = hash_file(options_.text);
+    inputs["text"] = text.ok() ? text.value() : "";
+    inputs["ctx"] = options_.context;
+    inputs["chunks"] = options_.chunks;
+    inputs["ubatch"] = kPerplexityBatch;
+    inputs["tool"] = tool_stamp(tools_.perplexity);
+    return inputs;
+}
+
+Json CompareSession::retrieval_inputs(const Subject& subject) const {
+    Json inputs = subject_inputs(subject);
+    inputs["lengths"] = options_.lengths;
+    inputs["depths"] = options_.depths;
+    inputs["keys"] = options_.keys;
+    inputs["seed"] = options_.seed;
+    inputs["tool"] = tool_stamp(tools_.retrieve);
+    return inputs;
+}
+
+Json CompareSession::speed_inputs(const Subject& subject) const {
+    Json inputs = subject_inputs(subject);
+    inputs["depths"] = options_.speed_depths;
+    inputs["tokens"] = {kPromptTokens, kDecodeTokens, kRepeats};
+    inputs["threads"] = options_.threads;
+    inputs["cpu"] = cpu_name();
+    inputs["tool"] = tool_stamp(tools_.bench);
+    return inputs;
+}
+
+fs::path CompareSession::sidecar_path(const Subject& subject) const {
+    return store_.folder() / fmt::format("{}.{}.vecinfer.gguf", file_name_of(to_string(calibration_scheme(subject))),
+                                         hash_text(calibration_inputs(subject).dump()));
+}
+
+fs::path CompareSession::logits_path() const {
+    return store_.folder() / fmt::format("base.{}.logits", hash_text(quality_inputs(base_subject()).dump()));
+}
+
+Environment CompareSession::environment(const Subject& subject) const {
+    // Settings of the caller's shell must not reach the measurements, above all not the stock baseline.
+    Environment variables;
+    for (char** entry = environ; *entry; ++entry) {
+        const std::string_view text = *entry;
+        const std::string name(text.substr(0, text.find('=')));
+        if (name.starts_with("LLAMA_ARG_") || name == "GGML_BACKEND_PATH" ||
+            (name.starts_with("VECINFER_") && name != "VECINFER_ISA")) {
+            variables.emplace_back(name, std::nullopt);
+        }
+    }
+    if (subject.kind == SubjectKind::scheme) {
+        std::error_code error;
+        std::string codebooks = "none";
+        if (subject.codebooks == Codebooks::file) {
+            codebooks = fs::absolute(subject.sidecar, error).string();
+        } else if (subject.codebooks == Codebooks::made) {
+            codebooks = fs::absolute(sidecar_path(subject), error).string();
+        }
+        variables.emplace_back("GGML_BACKEND_PATH", tools_.plugin.string());
+        variables.emplace_back("VECINFER_SCHEME", to_long_string(subject.resolved));
+        variables.emplace_back("VECINFER_CODEBOOKS", codebooks);
+        variables.emplace_back("VECINFER_QUIET", "1");
+    }
+    return variables;
+}
+
+void CompareSession::add_cache_arguments(const Subject& subject, std::vector<std::string>& argv) const {
+    if (subject.kind == SubjectKind::scheme) {
+        argv.insert(argv.end(), {"-dev", std::string(kDevice)});
+    } else if (subject.kind == SubjectKind::peer) {
+        argv.insert(argv.end(), {"-ctk", subject.cache_type, "-ctv", subject.cache_type});
+    }
+}
+
+Result<CompareSession::Output> CompareSession::start(const std::string& what, const std::string& log,
+                                                     const std::vector<std::string>& argv, const Environment& environment) {
+    const fs::path out = store_.folder() / "logs" / (file_name_of(log) + ".out");
+    const fs::path err = store_.folder() / "logs" / (file_name_of(log) + ".err");
+    progress_.begin(what);
+    const auto begin = std::chrono::steady_clock::now();
+    const Result<int> code = run_logged(argv, environment, out, err, [&] {
+        progress_.tick();
+        return keep_going();
+    });
+    progress_.end();
+    if (!code.ok() || !keep_going()) {
+        return !keep_going() ? Status(ErrorCode::cancelled, "interrupted") : code.status();
+    }
+    Output output{.exit_code = code.value(),
+                  .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+    const Result<std::string> out_text = read_file(out);
+    const Result<std::string> err_text = read_file(err);
+    if (!out_text.ok() || !err_text.ok()) {
+        return out_text.ok() ? err_text.status() : out_text.status();
+    }
+    output.out = out_text.value();
+    output.all = output.out + "\n" + err_text.value();
+    return output;
+}
+
+Status CompareSession::keep(const std::string& name, const Json& inputs, Json result, double seconds) {
+    result["seconds"] = seconds;
+    return store_.save(name, inputs, result);
+}
+
+void CompareSession::fail_row(Row& row, std::string_view what, const Output& output, const Status& status,
+                              bool& skip_rest) const {
+    Failure failure = failure_of(output.all, output.exit_code);
+    if (!failure.is_refusal && output.exit_code == 0) {
+        failure.reason = status.message();
+    }
+    if (failure.is_refusal) {
+        row.refused = true;
+        row.subject.problem = failure.reason;
+    } else {
+        row.failures.push_back(fmt::format("{}: {}", what, failure.reason));
+    }
+    skip_rest = failure.is_refusal;
+}
+
+Status CompareSession::write_base_logits() {
+    const fs::path part = logits_path().string() + ".part";
+    const std::vector<std::string> argv = {tools_.perplexity.string(),
+                                           "-m",
+                                           options_.model,
+                                           "-f",
+                                           options_.text,
+                                           "--chunks",
+                                           std::to_string(options_.chunks),
+                                           "--kl-divergence-base",
+                                           part.string(),
+                                           "-c",
+                                           std::to_string(options_.context),
+                                           "-b",
+                                           std::to_string(options_.context),
+                                           "-ub",
+                                           kPerplexityBatch,
+                                           "-fa",
+                                           "on",
+                                           "-t",
+                                           std::to_string(options_.threads)};
+    const Result<Output> output = start("f16, stock: quality", "base.quality", argv, environment(base_subject()));
+    std::error_code error;
+    if (!output.ok()) {
+        fs::remove(part, error);
+        return output.status();
+    }
+    const Result<Json> scraped = scrape_perplexity(output->all);
+    if (output->exit_code != 0 || !scraped.ok()) {
+        fs::remove(part, error);
+        const Failure failure = failure_of(output->all, output->exit_code);
+        return Status(ErrorCode::unsupported, fmt::format("the f16 base failed, so nothing can be compared: {} (log: {})",
+                                                          output->exit_code == 0 ? scraped.status().message() : failure.reason,
+                                                          (store_.folder() / "logs" / "base.quality.err").string()));
+    }
+    const std::uintmax_t size = fs::file_size(part, error);
+    const std::uintmax_t expected = expected_logits_bytes(part);
+    if (error || expected == 0 || size != expected) {
+        fs::remove(part, error);
+        return Status(ErrorCode::io_error,
+                      fmt::format("{}: {} of {} bytes of the base's log-probabilities were written; is the disk full?",
+                                  store_.folder().string(), size, expected));
+    }
+    fs::rename(part, logits_path(), error);
+    if (error) {
+        return Status(ErrorCode::io_error, fmt::format("cannot write {}: {}", logits_path().string(), error.message()));
+    }
+    progress_.learn("quality", output->seconds);
+    return keep(base_subject().name + ".quality", quality_inputs(base_subject()), scraped.value(), output->seconds);
+}
+
+Status CompareSession::quality(Row& row, bool& skip_rest) {
+    const Subject& subject = row.subject;
+    const std::string name = subject.name + ".quality";
+    const Json inputs = quality_inputs(subject);
+    if (const auto found = store_.find(name, inputs)) {
+        row.quality = *found;
+        progress_.learn("quality", found->value("seconds", 0.0));
+        progress_.end();
+        return {};
+    }
+    std::error_code error;
+    const bool is_base = subject.kind == SubjectKind::base;
+    if (is_base || !fs::exists(logits_path(), error)) {
+        if (const Status status = write_base_logits(); !status.ok()) {
+            return status;
+        }
+        if (is_base) {
+            row.quality = store_.find(name, inputs).value_or(Json());
+            return {};
+        }
+    }
+    std::vector<std::string> argv = {tools_.perplexity.string(),
+                                     "-m",
+                                     options_.model,
+                                     "--kl-divergence",
+                                     "--kl-divergence-base",
+                                     logits_path().string(),
+                                     "-c",
+                                     std::to_string(options_.context),
+                                     "-b",
+                                     std::to_string(options_.context),
+                                     "-ub",
+                                     kPerplexityBatch,
+                                     "-fa",
+                                     "on",
+                                     "-t",
+                                     std::to_string(options_.threads)};
+    add_cache_arguments(subject, argv);
+    const Result<Output> output = start(subject.name + ": quality", name, argv, environment(subject));
+    if (!output.ok()) {
+        return output.status();
+    }
+    const Result<Json> scraped = scrape_divergence(output->all);
+    if (output->exit_code != 0 || !scraped.ok()) {
+        fail_row(row, "quality", output.value(), scraped.status(), skip_rest);
+        return {};
+    }
+    row.quality = scraped.value();
+    progress_.learn("quality", output->seconds);
+    return keep(name, inputs, row.quality, output->seconds);
+}
+
+Status CompareSession::retrieval(Row& row, bool& skip_rest) {
+    const Subject& subject = row.subject;
+    const std::string name = subject.name + ".retrieval";
+    const Json inputs = retrieval_inputs(subject);
+    if (const auto found = store_.find(name, inputs)) {
+        row.retrieval = *found;
+        progress_.learn("retrieval", found->value("seconds", 0.0));
+        progress_.end();
+        return {};
+    }
+    std::vector<std::string> argv = {tools_.retrieve.string(),
+                                     "--model",
+                                     options_.model,
+                                     "--lengths",
+                                     list_text(options_.lengths),
+                                     "--depths",
+                                     list_text(options_.depths),
+                                     "--keys",
+                                     std::to_string(options_.keys),
+                                     "--seed",
+                                     std::to_string(options_.seed),
+                                     "--threads",
+                                     std::to_string(options_.threads)};
+    if (subject.kind != SubjectKind::scheme) {
+        argv.insert(argv.end(), {"--stock", "--cache-type", subject.cache_type});
+    }
+    const Result<Output> output = start(subject.name + ": retrieval", name, argv, environment(subject));
+    if (!output.ok()) {
+        return output.status();
+    }
+    const Result<Json> scraped = scrape_retrieval(output->out);
+    if (output->exit_code != 0 || !scraped.ok()) {
+        fail_row(row, "retrieval", output.value(), scraped.status(), skip_rest);
+        return {};
+    }
+    row.retrieval = scraped.value();
+    progress_.learn("retrieval", output->seconds);
+    return keep(name, inputs, row.retrieval, output->seconds);
+}
+
+Status CompareSession::speed(Row& row, bool& skip_rest) {
+    const Subject& subject = row.subject;
+    const std::string name = subject.name + ".speed";
+    const Json inputs = speed_inputs(subject);
+    if (const auto found = store_.find(name, inputs)) {
+        row.speed = *found;
+        progress_.learn("speed", found->value("seconds", 0.0));
+        progress_.end();
+        return {};
+    }
+    std::vector<std::string> argv = {tools_.bench.string(),
+                                     "-m",
+                                     options_.model,
+                                     "-p",
+                                     std::to_string(kPromptTokens),
+                                     "-n",
+                                     std::to_string(kDecodeTokens),
+                                     "-d",
+                                     list_text(options_.speed_depths),
+                                     "-r",
+                                     std::to_string(kRepeats),
+                                     "-fa",
+                                     "on",
+                                     "-t",
+                                     std::to_string(options_.threads),
+                                     "-o",
+                                     "json"};
+    add_cache_arguments(subject, argv);
+    const bool quiet = machine_is_quiet();
+    const Result<Output> output = start(subject.name + ": speed", name, argv, environment(subject));
+    if (!output.ok()) {
+        return output.status();
+    }
+    const Result<Json> scraped = scrape_bench(output->out);
+    if (output->exit_code != 0 || !scraped.ok()) {
+        fail_row(row, "speed", output.value(), scraped.status(), skip_rest);
+        return {};
+    }
+    const bool steady = std::all_of(scraped->begin(), scraped->end(), [](const Json& run) {
+        return run["tps_max"].get<double>() < 1.3 * run["tps_min"].get<double>();
+    });
+    row.speed = {{"quiet", quiet && steady}, {"runs", scraped.value()}};
+    progress_.learn("speed", output->seconds);
+    return keep(name, inputs, row.speed, output->seconds);
+}
+
+Status CompareSession::calibration(Row& row) {
+    const Subject& subject = row.subject;
+    const fs::path path = sidecar_path(subject);
+    if (load_sidecar(path).ok()) {
+        progress_.end();
+        return {};
+    }
+    const std::vector<std::string> argv = {tools_.calibrate.string(),
+                                           "--model",
+                                           options_.model,
+                                           "--text",
+                                           options_.calibration_text,
+                                           "--out",
+                                           path.string(),
+                                           "--scheme",
+                                           to_long_string(calibration_scheme(subject)),
+                                           "--chunks",
+                                           std::to_string(options_.calibration_chunks),
+                                           "--ctx",
+                                           kCalibrationContext,
+                                           "--seed",
+                                           std::to_string(kCalibrationSeed),
+                                           "--threads",
+                                           std::to_string(options_.threads)};
+    Environment variables = environment(base_subject());
+    variables.emplace_back("GGML_BACKEND_PATH", tools_.plugin.string());
+    const Result<Output> output = start(subject.name + ": calibration", subject.name + ".calibration", argv, variables);
+    if (!output.ok()) {
+        return output.status();
+    }
+    if (output->exit_code != 0) {
+        const Failure failure = failure_of(output->all, output->exit_code);
+        row.refused = failure.is_refusal;
+        row.subject.problem = "calibration: " + failure.reason;
+        if (!failure.is_refusal) {
+            row.failures.push_back(row.subject.problem);
+        }
+        return {};
+    }
+    progress_.learn("calibration", output->seconds);
+    return {};
+}
+
+Status CompareSession::measure(Row& row) {
+    if (row.subject.codebooks == Codebooks::made) {
+        if (const Status status = calibration(row); !status.ok() || !row.subject.problem.empty()) {
+            return status;
+        }
+    }
+    bool skip_rest = false;
+    Status status = quality(row, skip_rest);
+    if (status.ok() && options_.retrieval && !skip_rest) {
+        status = retrieval(row, skip_rest);
+    }
+    if (status.ok() && options_.speed && !skip_rest) {
+        status = speed(row, skip_rest);
+    }
+    return status;
+}
+
+Status CompareSession::run(std::vector<Row>& rows) {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+
+    std::vector<std::string> all;
+    std::vector<std::size_t> ends;
+    for (const Row& row : rows) {
+        const std::vector<std::string> own = stages(row.subject);
+        all.insert(all.end(), own.begin(), own.end());
+        ends.push_back(all.size());
+    }
+    progress_ = Progress(all);
+    Status status;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (rows[i].subject.problem.empty()) {
+            status = measure(rows[i]);
+        }
+        progress_.skip_to(ends[i]);
+        if (!status.ok()) {
+            break;
+        }
+    }
+    progress_.clear();
+    if (status.ok()) {
+        std::error_code error;
+        fs::remove(logits_path(), error);  // hundreds of megabytes
+    }
+    return status;
+}
+
+}  // namespace vecinfer::cli
