@@ -17,6 +17,7 @@ constexpr std::array kVerbs = {
     Verb{"bench", "measure speed at several context lengths", run_bench},
     Verb{"calibrate", "learn a model's codebooks from text", run_calibrate},
     Verb{"compare", "compare schemes on a model: bits, quality, retrieval, speed", run_compare},
+    Verb{"inspect", "show what a model's keys and values look like", run_inspect},
     Verb{"info", "explain a sidecar or a scheme, and what a cache takes", run_info},
     Verb{"doctor", "show what is installed and what is wrong", run_doctor},
 };
@@ -73,7 +74,8 @@ VerbCall split_call(int argc, char** argv) {
 
 int dispatch(int argc, char** argv) {
     if (argc < 2) {
-        return usage_error("", "no verb given, expected one of run, serve, perplexity, bench, calibrate, compare, info, doctor");
+        return usage_error(
+            "", "no verb given, expected one of run, serve, perplexity, bench, calibrate, compare, inspect, info, doctor");
     }
     const std::string_view word = argv[1];
     if (word == "--help" || word == "-h" || (word == "help" && argc == 2)) {

@@ -25,20 +25,26 @@ std::string_view trimmed(std::string_view text) {
     return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-// Blanks in `label` stand for any number of blanks.
+// What follows `label` in a line, wherever it stands: messages may have a time before them. Blanks in `label` stand for any
+// number.
 std::optional<std::string_view> behind(std::string_view line, std::string_view label) {
-    std::size_t at = line.find_first_not_of(' ');
-    for (const char c : label) {
-        if (c == ' ') {
-            at = line.find_first_not_of(' ', at);
-        } else if (at >= line.size() || line[at++] != c) {
-            return std::nullopt;
+    for (std::size_t begin = 0; begin < line.size(); ++begin) {
+        std::size_t at = begin;
+        const bool matches = std::all_of(label.begin(), label.end(), [&](char c) {
+            if (c == ' ') {
+                at = std::min(line.find_first_not_of(' ', at), line.size());
+                return true;
+            }
+            return at < line.size() && line[at++] == c;
+        });
+        if (matches) {
+            return line.substr(at);
         }
     }
-    return at > line.size() ? std::nullopt : std::optional(line.substr(at));
+    return std::nullopt;
 }
 
-// The number behind `label` on the line that starts with it.
+// The number behind `label` on the first line that holds it.
 Result<double> number(std::string_view text, std::string_view label) {
     for (const std::string_view line : lines_of(text)) {
         const std::optional<std::string_view> rest = behind(line, label);

@@ -21,7 +21,7 @@ namespace {
 
 // Small batches: nearly all keys that a query reads then come from the cache, as they do when decoding.
 constexpr const char* kPerplexityBatch = "64";
-constexpr int kPromptTokens = 256;
+constexpr int kPromptTokens = 128;
 constexpr int kDecodeTokens = 16;
 constexpr int kRepeats = 3;
 constexpr std::uint64_t kCalibrationSeed = 0;

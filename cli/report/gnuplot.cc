@@ -1,45 +1,20 @@
 #include "report/gnuplot.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 
 #include "compare/store.h"
 #include "locate.h"
 #include "process.h"
+#include "temporary_folder.h"
 
 namespace vecinfer::cli {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr int kTimeoutSeconds = 60;
-
-// A folder of its own, removed at the end.
-class TemporaryFolder {
-public:
-    TemporaryFolder() {
-        std::error_code error;
-        std::string name = (fs::temp_directory_path(error) / "vecinfer-plot-XXXXXX").string();
-        if (mkdtemp(name.data()) != nullptr) {
-            path_ = name;
-        }
-    }
-    TemporaryFolder(const TemporaryFolder&) = delete;
-    TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-    ~TemporaryFolder() {
-        std::error_code error;
-        if (!path_.empty()) {
-            fs::remove_all(path_, error);
-        }
-    }
-    const fs::path& path() const { return path_; }
-
-private:
-    fs::path path_;
-};
 
 }  // namespace
 

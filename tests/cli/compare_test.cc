@@ -42,7 +42,7 @@ while [ $# -gt 0 ]; do
 done
 if [ $divergence = 0 ]; then
     { printf '_logits_\000\001\000\000\002\000\000\000\001\000\000\000'; head -c "${LOGITS_BYTES-2548}" /dev/zero; } > "$base"
-    echo "Final estimate: PPL = 12.5000 +/- 0.10"
+    echo "0.10.912.477 I Final estimate: PPL = 12.5000 +/- 0.10" >&2
 else
     [ -s "$base" ] || exit 3
     cat <<END
