@@ -30,6 +30,7 @@ Examples:
   vecinfer run -m model.gguf -- -p "Once upon a time" -n 64   finds model.vecinfer.gguf by itself
   vecinfer run -m model.gguf --scheme f16 -- -p "Hi" -n 64    the same without compression
   vecinfer bench -m model.gguf -- -p 0 -n 32 -d 0,8192        speed with an empty and a long context
+  vecinfer compare -m model.gguf -f test.txt --out cmp       which setting should I run?
   vecinfer info --scheme vecinfer:k4v2 -m model.gguf         what would that cache take?
 
 Schemes: f16 | vecinfer:k<width>v<width>[,option=value]...   widths 4, 3, 2, 1.5, 1 bits

@@ -16,8 +16,8 @@ struct CompareOptions {
     std::string calibration_text;
     int context = 2048;
     int chunks = 2;
-    int calibration_chunks = 16;
-    std::vector<int> lengths;                                // of retrieval; empty: 1024, 2048, 4096 as far as the model goes
+    int calibration_chunks = 8;
+    std::vector<int> lengths;                                // of retrieval; empty: 512, 1024, 2048 as far as the model goes
     std::vector<double> depths = {0.1, 0.3, 0.5, 0.7, 0.9};  // of retrieval
     int keys = 1;
     std::uint64_t seed = 1;

@@ -9,7 +9,7 @@
 namespace vecinfer::cli {
 namespace {
 
-// Divergences below this are noise of the arithmetic; the logarithmic axis ends here.
+// Divergences below this, which may even be negative, are noise: they are drawn here, as the axis is logarithmic.
 constexpr double kSmallestKld = 1e-4;
 
 std::string family_of(const Json& row) {
@@ -27,10 +27,9 @@ struct Point {
     double kld;
     bool filled;     // false: data-free codebooks
     double label_y;  // log10 of the KLD at which the label stands
-    bool label_left = false;
 };
 
-// Moves labels apart that would overlap: those of points close in both directions are stacked.
+// Labels stand to the right of their points and move down where they would cover another label or point.
 void place_labels(std::vector<Point>& points, double x_span, double y_span) {
     std::vector<Point*> order;
     for (Point& point : points) {
@@ -38,15 +37,31 @@ void place_labels(std::vector<Point>& points, double x_span, double y_span) {
         order.push_back(&point);
     }
     std::sort(order.begin(), order.end(), [](const Point* a, const Point* b) { return a->label_y > b->label_y; });
-    const double line = 0.042 * y_span;
+    const double line = 0.04 * y_span;
+    const auto end_of = [&](const Point& point) {
+        return point.bits + (0.012 * static_cast<double>(point.name.size()) + 0.02) * x_span;
+    };
     for (std::size_t i = 0; i < order.size(); ++i) {
-        for (std::size_t j = 0; j < i; ++j) {
-            const Point& other = *order[j];
-            const Point& left = order[i]->bits < other.bits ? *order[i] : other;
-            const double reach = 0.0105 * static_cast<double>(left.name.size()) + 0.03;
-            const bool close = std::fabs(order[i]->bits - other.bits) < reach * x_span;
-            if (close && order[i]->label_y > other.label_y - line) {
-                order[i]->label_y = other.label_y - line;
+        Point& own = *order[i];
+        const auto collides = [&](const Point& other, bool is_placed) {
+            const bool over_point = other.bits > own.bits + 0.005 * x_span && other.bits < end_of(own) &&
+                                    std::fabs(std::log10(other.kld) - own.label_y) < 0.7 * line;
+            const bool over_label = is_placed && other.bits < end_of(own) && own.bits < end_of(other) &&
+                                    std::fabs(other.label_y - own.label_y) < 0.99 * line;
+            return over_point || over_label;
+        };
+        constexpr int kMostSteps = 60;
+        for (int step = 0; step < kMostSteps; ++step) {
+            bool moved = false;
+            for (std::size_t j = 0; j < order.size(); ++j) {
+                if (j != i && collides(*order[j], j < i)) {
+                    own.label_y -= 0.25 * line;
+                    moved = true;
+                    break;
+                }
+            }
+            if (!moved) {
+                break;
             }
         }
     }
@@ -81,14 +96,12 @@ std::optional<Picture> pareto_picture(const Json& result) {
     double worst = 0;
     double best = 1;
     for (const Json* row : rows_with(result, "quality")) {
-        if ((*row)["kind"] == "base" || !(*row)["effective_bits"].is_number()) {
-            continue;
+        const bool is_f16 = (*row)["scheme"].is_string() && (*row)["scheme"].get_ref<const std::string&>().starts_with("f16");
+        if ((*row)["kind"] == "base" || is_f16 || !(*row)["effective_bits"].is_number()) {
+            continue;  // nothing is lost there
         }
         const double bits = (*row)["effective_bits"];
-        const double kld = (*row)["quality"]["kld_mean"];
-        if (kld < kSmallestKld) {
-            continue;  // an uncompressed cache through the plugin
-        }
+        const double kld = std::max((*row)["quality"]["kld_mean"].get<double>(), kSmallestKld);
         points.push_back({(*row)["name"], family_of(*row), bits, kld, (*row)["codebooks"] != "data-free", 0});
         if (std::find(families.begin(), families.end(), points.back().family) == families.end()) {
             families.push_back(points.back().family);
@@ -110,9 +123,8 @@ std::optional<Picture> pareto_picture(const Json& result) {
 
     std::string script = fmt::format(
         "set logscale y\nset xrange [{}:{}]\nset yrange [{}:{}]\nset xlabel 'effective bits per value (everything counted)'\n"
-        "set ylabel 'mean KL divergence to f16 (nats)'\nset grid lc rgb '#e4e4e4' lt 1\nset key bottom left reverse Left box lc "
-        "rgb "
-        "'#cccccc' opaque\nset border 3\nset tics nomirror\nset format y '%g'\nset mytics 10\n",
+        "set ylabel 'mean KL divergence to f16 (nats)'\nset grid lc rgb '#e4e4e4' lt 1\nset key outside right top reverse Left "
+        "samplen 2 font ',11'\nset border 3\nset tics nomirror\nset format y '%g'\nset mytics 10\n",
         x_low, x_high, y_low, y_high);
     std::vector<const Point*> front;
     for (const Json& row : result["rows"]) {
@@ -166,7 +178,7 @@ std::optional<Picture> pareto_picture(const Json& result) {
                                  gnuplot_string(families[f] + (filled ? "" : ", data-free")));
         }
     }
-    return Picture{.name = "pareto", .width = 860, .height = 520, .script = script + "plot " + plots};
+    return Picture{.name = "pareto", .width = 960, .height = 520, .script = script + "plot " + plots};
 }
 
 std::optional<Picture> retrieval_picture(const Json& result) {
@@ -258,8 +270,8 @@ std::optional<Picture> speed_picture(const Json& result) {
         std::string plots;
         for (std::size_t r = 0; r < rows.size(); ++r) {
             plots += fmt::format(
-                "{0}${1}{2} using 1:2 with linespoints {3} title {4}, ${1}{2} using 1:2:3:4 with yerrorbars {5} "
-                "lw 1 ps 0 notitle",
+                "{0}${1}{2} using 1:2 with linespoints {3} title {4}, ${1}{2} using 1:3:(0):($4-$3) with vectors nohead {5} "
+                "lw 1.2 notitle",
                 r ? ", " : "", kind, r, series_style(r, *rows[r]), gnuplot_string((*rows[r])["name"].get<std::string>()),
                 fmt::format("lc rgb '{}'", series_ink(r, *rows[r])));
         }

@@ -55,6 +55,11 @@ std::string tool_stamp(const fs::path& tool) {
     return stamp;
 }
 
+std::string hash_or_empty(const fs::path& path) {
+    const Result<std::string> hash = path.empty() ? Status(ErrorCode::not_found, "") : hash_file(path);
+    return hash.ok() ? hash.value() : "";
+}
+
 // Of n_chunk chunks, the second half of each but its last token, at 16 bits a value.
 std::uintmax_t expected_logits_bytes(const fs::path& path) {
     std::ifstream file(path, std::ios::binary);
@@ -78,7 +83,12 @@ std::uintmax_t expected_logits_bytes(const fs::path& path) {
 
 CompareSession::CompareSession(const CompareOptions& options, const ModelInfo& model, const CompareTools& tools,
                                const ResultStore& store)
-    : options_(options), model_(model), tools_(tools), store_(store) {
+    : options_(options),
+      tools_(tools),
+      store_(store),
+      text_hash_(hash_or_empty(options.text)),
+      calibration_text_hash_(hash_or_empty(options.calibration_text)),
+      plugin_hash_(hash_or_empty(tools.plugin)) {
     std::string identity = model.identity.architecture + model.identity.name;
     for (const std::uint64_t hash : model.identity.layer_hashes) {
         identity += fmt::format(" {:x}", hash);
@@ -111,12 +121,11 @@ Json CompareSession::subject_inputs(const Subject& subject) const {
         const bool calibrated = subject.codebooks == Codebooks::made || subject.codebooks == Codebooks::file;
         inputs["scheme"] = to_long_string(subject.resolved);
         inputs["calibrated"] = calibrated;
-        inputs["plugin"] = hash_file(tools_.plugin).ok() ? hash_file(tools_.plugin).value() : "";
+        inputs["plugin"] = plugin_hash_;
         inputs["isa"] = environment_value("VECINFER_ISA").value_or("");
     }
     if (subject.codebooks == Codebooks::file) {
-        const Result<std::string> hash = hash_file(subject.sidecar);
-        inputs["codebooks"] = hash.ok() ? hash.value() : "";
+        inputs["codebooks"] = hash_or_empty(subject.sidecar);
     } else if (subject.codebooks == Codebooks::made) {
         inputs["codebooks"] = calibration_inputs(subject);
     }
@@ -124,10 +133,9 @@ Json CompareSession::subject_inputs(const Subject& subject) const {
 }
 
 Json CompareSession::calibration_inputs(const Subject& subject) const {
-    const Result<std::string> text = hash_file(options_.calibration_text);
     return {{"model_identity", common_["model_identity"]},
             {"scheme", to_long_string(calibration_scheme(subject))},
-            {"text", text.ok() ? text.value() : ""},
+            {"text", calibration_text_hash_},
             {"chunks", options_.calibration_chunks},
             {"ctx", kCalibrationContext},
             {"seed", kCalibrationSeed},
@@ -136,8 +144,7 @@ Json CompareSession::calibration_inputs(const Subject& subject) const {
 
 Json CompareSession::quality_inputs(const Subject& subject) const {
     Json inputs = subject_inputs(subject);
-    const Result<std::string> text = hash_file(options_.text);
-    inputs["text"] = text.ok() ? text.value() : "";
+    inputs["text"] = text_hash_;
     inputs["ctx"] = options_.context;
     inputs["chunks"] = options_.chunks;
     inputs["ubatch"] = kPerplexityBatch;

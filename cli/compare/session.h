@@ -41,9 +41,6 @@ public:
     /// written, or ErrorCode::cancelled after an interrupt.
     Status run(std::vector<Row>& rows);
 
-    /// Inputs that are common to all measurements, for the report.
-    const Json& common() const { return common_; }
-
 private:
     struct Output {
         std::string out;
@@ -76,9 +73,11 @@ private:
     void fail_row(Row& row, std::string_view what, const Output& output, const Status& status, bool& skip_rest) const;
 
     const CompareOptions& options_;
-    const ModelInfo& model_;
     const CompareTools& tools_;
     const ResultStore& store_;
+    std::string text_hash_;
+    std::string calibration_text_hash_;
+    std::string plugin_hash_;
     Json common_;
     Progress progress_{{}};
 };

@@ -29,7 +29,7 @@ Json costs_json(double bits, double bytes, double effective_bits, double effecti
 }
 
 // Whether a calibration changes anything about the cache.
-bool learns(const Scheme& scheme) {
+bool learns_from_samples(const Scheme& scheme) {
     const Result<Scheme> free = resolve(scheme, false);
     const Result<Scheme> calibrated = resolve(scheme, true);
     return !free.ok() || (calibrated.ok() && !(free.value() == calibrated.value()));
@@ -89,7 +89,7 @@ Result<Subject> parse_scheme_subject(const std::string& text, bool can_calibrate
     if (at != std::string::npos && suffix.empty()) {
         return argument_error("schemes", text, "free or a sidecar file behind @");
     }
-    const bool has_codebooks = !scheme->is_f16() && learns(scheme.value());
+    const bool has_codebooks = !scheme->is_f16() && learns_from_samples(scheme.value());
     if (!suffix.empty() && suffix != "free") {
         subject.codebooks = Codebooks::file;
         subject.sidecar = suffix;

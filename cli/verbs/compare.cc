@@ -53,7 +53,7 @@ void add_options(CLI::App& app, CompareOptions& options) {
         ->delimiter(',')
         ->type_name("LIST");
     app.add_option("--calibration-text", options.calibration_text, "text to calibrate codebooks on; not TEXT")->type_name("FILE");
-    app.add_option("--calibration-chunks", options.calibration_chunks, "pieces of 512 tokens of it (default 16)")
+    app.add_option("--calibration-chunks", options.calibration_chunks, "pieces of 512 tokens of it (default 8)")
         ->check(CLI::Range(1, 1000000))
         ->type_name("N");
     app.add_option("--ctx", options.context, "tokens of a chunk of TEXT (default 2048)")
@@ -64,7 +64,7 @@ void add_options(CLI::App& app, CompareOptions& options) {
                    "context at which bits and bytes are counted (default: the model's)")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31))
         ->type_name("N");
-    app.add_option("--lengths", options.lengths, "retrieval: tokens read (default 1024,2048,4096)")
+    app.add_option("--lengths", options.lengths, "retrieval: tokens read (default 512,1024,2048)")
         ->delimiter(',')
         ->check(CLI::Range(128, 1 << 24))
         ->type_name("LIST");
@@ -173,7 +173,7 @@ Status find_tools(const CompareOptions& options, const std::vector<Row>& rows, C
 // Lengths that the model can read.
 Status set_lengths(CompareOptions& options, const ModelInfo& model) {
     if (options.lengths.empty()) {
-        for (const int length : {1024, 2048, 4096}) {
+        for (const int length : {512, 1024, 2048}) {
             if (model.context_length <= 0 || length <= model.context_length) {
                 options.lengths.push_back(length);
             }

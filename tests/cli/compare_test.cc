@@ -128,7 +128,7 @@ TEST_F(CompareTest, MeasuresEachSchemeAgainstTheStockBase) {
     ASSERT_EQ(all.size(), 12u) << content("calls");
     EXPECT_THAT(all[0], AllOf(StartsWith("perplexity stock -m m.gguf -f text.txt --chunks 1 --kl-divergence-base "),
                               HasSubstr(" -c 256 -b 256 -ub 64 -fa on"), Not(HasSubstr("VecInfer"))));
-    EXPECT_THAT(all[1], AllOf(StartsWith("retrieve stock "), HasSubstr("--lengths 1024,2048 --depths 0.1,0.3,0.5,0.7,0.9"),
+    EXPECT_THAT(all[1], AllOf(StartsWith("retrieve stock "), HasSubstr("--lengths 512,1024,2048 --depths 0.1,0.3,0.5,0.7,0.9"),
                               HasSubstr("--stock --cache-type f16")));
     EXPECT_THAT(all[2], AllOf(StartsWith("bench stock "), HasSubstr("-d 0,2048"), Not(HasSubstr("-ctk"))));
     EXPECT_THAT(all[3], AllOf(StartsWith("perplexity vecinfer:"), HasSubstr("recent=128"), HasSubstr("--kl-divergence "),
@@ -285,7 +285,7 @@ TEST_F(CompareTest, OneCalibrationServesAllSchemesOfAKind) {
     ASSERT_EQ(run.exit_code, 0) << run.err;
     const std::vector<std::string> calibrations = lines_after(content("calls"), "calibrate ");
     ASSERT_EQ(calibrations.size(), 1u) << content("calls");
-    EXPECT_THAT(calibrations[0], AllOf(HasSubstr("--text train.txt"), HasSubstr("--chunks 16 --ctx 512")));
+    EXPECT_THAT(calibrations[0], AllOf(HasSubstr("--text train.txt"), HasSubstr("--chunks 8 --ctx 512")));
     EXPECT_EQ(result()["rows"][1]["codebooks"], "calibrated");
     EXPECT_EQ(result()["rows"][3]["codebooks"], "data-free");
     forget_calls();
