@@ -247,7 +247,16 @@ std::optional<Picture> speed_picture(const Json& result) {
     }
     std::string script =
         "set multiplot\nset grid lc rgb '#e4e4e4' lt 1\nset border 3\nset tics nomirror\nset xlabel 'tokens in the cache'\n"
-        "set offsets graph 0.03, graph 0.03, 0, 0\nset yrange [0:*]\n";
+        "set yrange [0:*]\n";
+    std::set<int> depths;
+    for (const Json* row : rows) {
+        for (const Json& run : (*row)["speed"]["runs"]) {
+            depths.insert(run["depth"].get<int>());
+        }
+    }
+    const double margin = std::max(1.0, 0.04 * *depths.rbegin());
+    script += fmt::format("set xrange [{}:{}]\nset xtics ({})\n", *depths.begin() - margin, *depths.rbegin() + margin,
+                          fmt::join(depths, ", "));
     for (std::size_t r = 0; r < rows.size(); ++r) {
         for (const char* kind : {"decode", "prompt"}) {
             script += fmt::format("${}{} << EOD\n", kind, r);
@@ -264,7 +273,7 @@ std::optional<Picture> speed_picture(const Json& result) {
         const bool is_decode = std::string_view(kind) == "decode";
         script += fmt::format(
             "set lmargin at screen {}\nset rmargin at screen {}\nset tmargin at screen 0.9\nset bmargin at screen "
-            "0.13\nset title '{} tokens/s' font ',13'\n",
+            "0.17\nset title '{} tokens/s' font ',13'\n",
             is_decode ? 0.06 : 0.42, is_decode ? 0.355 : 0.715, kind);
         script += is_decode ? "unset key\n" : "set key at screen 0.995,0.9 right top reverse Left samplen 2 font ',11'\n";
         std::string plots;
