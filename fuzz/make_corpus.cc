@@ -27,9 +27,9 @@ vecinfer::Sidecar sidecar(const vecinfer::Scheme& scheme, int num_layers, int nu
         if (scheme.key_transform.smooth) {
             calibration.smooth_factors.assign(static_cast<std::size_t>(num_heads) * 8, 0.75f);
         }
-        const std::size_t count = scheme.scope == vecinfer::Scope::head ? static_cast<std::size_t>(num_heads) : 1;
-        calibration.key_codebooks.assign(count, codebook(scheme.key));
-        calibration.value_codebooks.assign(count, codebook(scheme.value));
+        calibration.key_codebooks.assign(vecinfer::codebook_count(scheme.key, scheme.scope, num_heads, 8), codebook(scheme.key));
+        calibration.value_codebooks.assign(vecinfer::codebook_count(scheme.value, scheme.scope, num_heads, 16),
+                                           codebook(scheme.value));
         out.layers.push_back(calibration);
     }
     return out;
@@ -55,7 +55,8 @@ int main(int argc, char** argv) {
     bool good = !error;
     int index = 0;
     for (const char* text :
-         {"vecinfer", "f16", "vecinfer:k4v2,kt=hadamard,vt=hadamard,scope=layer", "vecinfer:k2v2,kt=smooth,norm=none",
+         {"vecinfer", "f16", "million:k2v4", "vecinfer:k4v2,kt=hadamard,vt=hadamard,scope=layer",
+          "vecinfer:k2v2,kt=smooth,norm=none",
           "vecinfer:k=d4b8,v=d2b8,kt=smooth+hadamard,vt=none,norm=vector,scope=head,recent=64,sink=0,prefill=exact"}) {
         const std::string name = "seed" + std::to_string(index++);
         good = good && write(folder / "scheme" / name, text, std::char_traits<char>::length(text));

@@ -184,6 +184,10 @@ int run_calibrate(const VerbCall& call) {
     if (!scheme.ok()) {
         return usage_error("calibrate", scheme.status().message());
     }
+    if (!learns(scheme.value())) {
+        return usage_error("calibrate",
+                           fmt::format("scheme: got {}, which needs no calibration: use it as it is", to_string(parsed.value())));
+    }
 
     const fs::path out = options.out.empty() ? default_sidecar(options.model) : fs::path(options.out);
     if (const Status status = check_files(options, out); !status.ok()) {

@@ -121,11 +121,28 @@ std::string codec_text(const CodecSpec& codec) {
     if (codec.kind == CodecKind::f16) {
         return "f16";
     }
+    if (codec.kind == CodecKind::scalar) {
+        return fmt::format("{}-bit codes in groups of {} {}, {}", codec.code_bits, codec.group,
+                           codec.groups_tokens() ? "tokens of a channel" : "channels of a token",
+                           codec.levels == Levels::symmetric    ? "symmetric: an f16 scale per group"
+                           : codec.levels == Levels::asymmetric ? "asymmetric: an f16 scale and zero per group"
+                                                                : "hybrid: an f16 scale and zero per group");
+    }
     return fmt::format("one {}-bit code for {} channels ({} bits per value), {} centroids", codec.code_bits, codec.sub_dim,
                        static_cast<double>(codec.code_bits) / codec.sub_dim, 1 << codec.code_bits);
 }
 
 Json codec_json(const CodecSpec& codec, const TransformSpec& transform) {
+    if (codec.kind == CodecKind::scalar) {
+        return {{"code_bits", codec.code_bits},
+                {"group", codec.group},
+                {"axis", codec.groups_tokens() ? "token" : "channel"},
+                {"levels", codec.levels == Levels::symmetric    ? "symmetric"
+                           : codec.levels == Levels::asymmetric ? "asymmetric"
+                                                                : "hybrid"},
+                {"bits_per_value", static_cast<double>(codec.code_bits)},
+                {"transform", transform_name(transform, kStepWords)}};
+    }
     return {{"sub_dim", codec.sub_dim},
             {"code_bits", codec.code_bits},
             {"bits_per_value", static_cast<double>(codec.code_bits) / codec.sub_dim},
@@ -139,8 +156,12 @@ Json scheme_json(const Scheme& asked, const Scheme& scheme) {
     }
     json["key"] = codec_json(scheme.key, scheme.key_transform);
     json["value"] = codec_json(scheme.value, scheme.value_transform);
+    if (!scheme.layers.empty()) {
+        const std::string text = to_string(scheme);
+        json["layers"] = text.substr(text.find(",layers=") + 8);
+    }
     json["norm"] = scheme.norm == Norm::vector ? "vector" : "none";
-    json["scope"] = scheme.scope == Scope::head ? "head" : "layer";
+    json["scope"] = scheme.scope == Scope::subspace ? "subspace" : scheme.scope == Scope::head ? "head" : "layer";
     json["recent"] = scheme.window.recent;
     json["sink"] = scheme.window.sink;
     json["prefill"] = scheme.prefill == Prefill::exact ? "exact" : "windowed";
@@ -211,10 +232,17 @@ void print_scheme(const Subject& subject) {
     fmt::print("spelled out  {}\n", to_long_string(scheme));
     fmt::print("keys         {}; transform: {}\n", codec_text(scheme.key), transform_name(scheme.key_transform, kStepTexts));
     fmt::print("values       {}; transform: {}\n", codec_text(scheme.value), transform_name(scheme.value_transform, kStepTexts));
+    if (!scheme.layers.empty()) {
+        const std::string text = to_string(scheme);
+        fmt::print("layers       {}\n", text.substr(text.find(",layers=") + 8));
+    }
     fmt::print("norm         {}\n", scheme.norm == Norm::vector ? "one byte per head and token" : "none");
-    fmt::print("codebooks    {}\n", !subject.calibrated           ? "data-free: one universal codebook"
-                                    : scheme.scope == Scope::head ? "calibrated, one per layer and KV head"
-                                                                  : "calibrated, one per layer");
+    const bool codebooks = scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq;
+    fmt::print("codebooks    {}\n", !codebooks                        ? "none"
+                                    : !subject.calibrated             ? "data-free: one universal codebook"
+                                    : scheme.scope == Scope::subspace ? "calibrated, one per layer, KV head and subspace"
+                                    : scheme.scope == Scope::head     ? "calibrated, one per layer and KV head"
+                                                                      : "calibrated, one per layer");
     fmt::print("window       latest {} and first {} tokens in f16\n", scheme.window.recent, scheme.window.sink);
     fmt::print("prefill      {}\n", scheme.prefill == Prefill::exact ? "a batch reads its own keys exactly"
                                                                      : "a batch reads keys older than the window from codes");

@@ -1,7 +1,8 @@
 // Row codec: turns one token's keys or values of all KV heads into codes and back. Three verbs: train (codebook.h), encode,
-// decode.
+// decode. Codecs that group along tokens have no codes of a single row; the cache encodes their groups (src/cache/token_group.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,44 +22,59 @@ float decode_norm(std::uint8_t code) noexcept;
 
 class RowCodec {
 public:
-    /// One side of one layer. `transforms`: one per KV head. `codebooks`: one shared by all heads, or one per head; all of spec's
-    /// (sub_dim, code_bits). `norm` is none or vector, not automatic. head_dim must be a multiple of sub_dim.
+    /// One side of one layer. `transforms`: one per KV head. `codebooks`: one shared by all heads, one per head, or one per head
+    /// and subspace (product quantization; subspaces of a head side by side); all of spec's (sub_dim, code_bits). `norm` is none
+    /// or vector, not automatic. A scalar spec takes no codebooks and no norm. head_dim must be a multiple of
+    /// spec.channel_step().
     static Result<RowCodec> create(const CodecSpec& spec, Norm norm, int head_dim, std::vector<HeadTransform> transforms,
                                    std::vector<Codebook> codebooks);
 
     int num_heads() const noexcept { return static_cast<int>(transforms_.size()); }
     int head_dim() const noexcept { return head_dim_; }
     int row_dim() const noexcept { return num_heads() * head_dim_; }
+    const CodecSpec& spec() const noexcept { return spec_; }
     int sub_dim() const noexcept { return spec_.sub_dim; }
     int code_bits() const noexcept { return spec_.code_bits; }
     int num_subspaces() const noexcept { return head_dim_ / spec_.sub_dim; }  // per head
     bool has_norm() const noexcept { return norm_ == Norm::vector; }
+    /// Bytes of one head that a row stores beside its codes: a norm, or the scales of its groups of channels and then their
+    /// zeros.
+    int side_bytes() const noexcept {
+        return spec_.groups_channels() ? head_dim_ / spec_.group * 2 * spec_.numbers_per_group() : has_norm() ? 1 : 0;
+    }
     const HeadTransform& transform(int head) const { return transforms_[static_cast<std::size_t>(head)]; }
-    const Codebook& codebook(int head) const { return codebooks_[codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)]; }
-    /// Centroids of one head as floats, layout (2^code_bits, sub_dim), 64-byte aligned.
-    const float* centroids(int head) const;
+    const Codebook& codebook(int head, int subspace = 0) const { return codebooks_[book_index(head, subspace)]; }
+    /// Of a vq codec: centroids of one head and subspace as floats, layout (2^code_bits, sub_dim), 64-byte aligned.
+    const float* centroids(int head, int subspace = 0) const noexcept;
+    /// Floats from the centroids of one subspace to those of the next; 0 if all subspaces of a head share a codebook.
+    std::ptrdiff_t centroid_stride() const noexcept;
     /// Hash over spec, norm, transforms and codebooks: rows encoded under equal hashes are interchangeable.
     std::uint64_t hash() const noexcept { return hash_; }
 
     /// One head: x is head_dim floats in the original space (transformed inside). The input is rounded to f16 first, so that a
     /// row encoded from its own f16 copy gets the same codes; finite magnitudes above 65504 are clamped. codes: num_subspaces
-    /// entries; norm_code: one byte, 0 without norms. Nearest centroid in exact f32 arithmetic (squared distance summed in
-    /// channel order, no fused multiply-add), lowest index on ties, the same on every ISA. A vector with a non-finite entry
-    /// encodes as if those entries were 0.
-    void encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* norm_code) const noexcept;
+    /// entries; side: side_bytes(), null if there are none. Nearest centroid in exact f32 arithmetic (squared distance summed in
+    /// channel order, no fused multiply-add), lowest index on ties, the same on every ISA; nearest level of a scalar codec, the
+    /// upper one on ties. A vector with a non-finite entry encodes as if those entries were 0. Not for codecs that group tokens.
+    void encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* side) const noexcept;
     /// One head, into code space (still transformed).
-    void decode(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* y) const noexcept;
+    void decode(int head, const std::uint16_t* codes, const std::uint8_t* side, float* y) const noexcept;
     /// One head, back into the original space.
-    void decode_original(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* x) const noexcept;
+    void decode_original(int head, const std::uint16_t* codes, const std::uint8_t* side, float* x) const noexcept;
 
 private:
+    std::size_t book_index(int head, int subspace) const noexcept {
+        return static_cast<std::size_t>(head * books_per_head_ + (books_per_head_ > 1 ? subspace : 0));
+    }
+
     CodecSpec spec_;
     Norm norm_ = Norm::none;
     int head_dim_ = 0;
+    int books_per_head_ = 0;  // 0: all heads share one codebook
     std::uint64_t hash_ = 0;
     std::vector<HeadTransform> transforms_;
     std::vector<Codebook> codebooks_;
-    std::shared_ptr<const float[]> tables_;  // see codec/vq/tables.h
+    std::shared_ptr<const float[]> tables_;  // null without codebooks, see codec/vq/tables.h
 };
 
 }  // namespace VECINFER_API

@@ -1,10 +1,19 @@
 // A scheme says how a KV cache is stored: key transform x key codec x value transform x value codec x window.
 //
-// Short spelling:  f16 | vecinfer:k<width>v<width>[,option=value]...
+// Short spelling:  f16 | <family>:k<width>v<width>[,option=value]...
 //   kt       none, or any of center, smooth or smooth-opt, hadamard joined by +, or full, or center+full
 //   vt       the same without smooth and smooth-opt
-//   width    4 = d2b8, 3 = d4b12, 2 = d4b8, 1.5 = d8b12, 1 = d8b8 (sub_dim, code_bits)
+// Families are sets of defaults; each has widths of its own (bits per value -> codec):
+//   vecinfer  4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, 1.5 = d8b12, 1 = d8b8; window 128 + 4 sinks
+//   million   4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, one codebook per subspace, not transformed; needs a calibration
+//   innerq    b<bits>-channel32-sym for keys, b<bits>-token32-sym for values: 2, 3, 4 (4 with groups of 64); 2h, 3h are hybrid; a
+//             calibration adds the channel norm (smooth); window 96 + 32 sinks
+//   kivi      2, 3, 4: keys b<bits>-token32-asym, values b<bits>-channel32-asym; window 128
+//   rotated   4 = d1b4, 3 = d1b3, 2 = d1b2: Hadamard, one norm per vector, the best scalar levels for Gaussian entries
+// Codecs: d<sub_dim>b<code_bits> is a vector quantizer; b<bits>-<channel|token><group>-<sym|asym|hybrid> a scalar one.
 // Long spelling: vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=hadamard,norm=vector,recent=128,...
+// layers=<range>:<codecs>/<range>:<codecs>...  gives layers codecs of their own. A range is a layer or first-last; codecs are
+// k<width>v<width>, <key codec>+<value codec> or f16: vecinfer:k2v2,layers=0-1:k4v4/29:f16
 // Options of the long form may follow the short one, in any order, each once; what is left out has its default, so `vecinfer`
 // is `vecinfer:k2v2`. kt, vt and norm may be `auto`, which is their default. Case-sensitive, no blanks.
 #pragma once
@@ -21,19 +30,37 @@
 
 namespace vecinfer VECINFER_API {
 
-enum class CodecKind { f16, vq };  // f16 is sub_dim 1, code_bits 16
+enum class CodecKind { f16, vq, scalar };  // f16 is sub_dim 1, code_bits 16
 
-/// Vector quantizer of one side (K or V). A head's vector is cut into pieces of sub_dim channels; each piece is the index
-/// of one of 2^code_bits centroids (VecInfer, section "vector quantization").
+/// What a group of a scalar codec is made of: neighbouring channels of one token, or one channel of neighbouring cells.
+enum class Axis { channel, token };
+
+/// Levels of a scalar codec of b bits. symmetric: scale * q, |q| < 2^(b-1). asymmetric: zero + scale * q, 0 <= q < 2^b. hybrid:
+/// per group, symmetric at b bits or asymmetric at b - 1, whichever has the smaller sum of absolute errors (InnerQ).
+enum class Levels { symmetric, asymmetric, hybrid };
+
+/// Codec of one side (K or V).
+/// vq: a head's vector is cut into pieces of sub_dim channels; each piece is the index of one of 2^code_bits centroids (VecInfer,
+/// section "vector quantization").
+/// scalar: sub_dim is 1; groups of values share an f16 scale and, unless symmetric, an f16 zero (KIVI, InnerQ).
 struct CodecSpec {
     CodecKind kind = CodecKind::vq;
-    int sub_dim = 4;    // channels per code: 2, 4 or 8
-    int code_bits = 8;  // bits per code: 8 or 12
+    int sub_dim = 4;    // channels per code: 1, 2, 4 or 8
+    int code_bits = 8;  // bits per code: 8, 10 or 12; with sub_dim 1: 2, 3 or 4; scalar: 2, 3, 4 or 8
+    int group = 0;      // scalar: values that share a scale: 16, 32 or 64, along channels also 128
+    Axis axis = Axis::channel;
+    Levels levels = Levels::symmetric;
 
+    bool groups_channels() const noexcept { return kind == CodecKind::scalar && axis == Axis::channel; }
+    bool groups_tokens() const noexcept { return kind == CodecKind::scalar && axis == Axis::token; }
+    /// f16 numbers stored per group.
+    int numbers_per_group() const noexcept { return levels == Levels::symmetric ? 1 : 2; }
+    /// head_dim must be a multiple of this.
+    int channel_step() const noexcept { return groups_channels() ? group : sub_dim; }
     bool operator==(const CodecSpec&) const = default;
 };
 
-/// The (sub_dim, code_bits) pairs that exist: d2b8 d4b8 d8b8 d4b12 d8b12.
+/// The (sub_dim, code_bits) pairs that exist: d2b8 d4b8 d8b8 d4b10 d4b12 d8b12 d1b2 d1b3 d1b4.
 std::span<const CodecSpec> supported_vq_specs() noexcept;
 
 struct TransformSpec {
@@ -47,11 +74,13 @@ struct TransformSpec {
     bool operator==(const TransformSpec&) const = default;
 };
 
-/// Whether each head's vector is divided by its own root mean square before quantization, at one byte per head and token.
+/// Whether each head's vector is divided by its own root mean square before vector quantization, at one byte per head and token.
+/// Scalar codecs have scales of their own and no norm.
 /// `automatic` becomes `vector` for data-free codebooks, which cannot work without, and the measured best when calibrated.
 enum class Norm { automatic, none, vector };
 
-enum class Scope { layer, head };  // who shares a codebook: all KV heads of a layer, or each KV head has its own
+/// Who shares a codebook: all KV heads of a layer, the subspaces of a KV head, or nobody (product quantization).
+enum class Scope { layer, head, subspace };
 
 /// `windowed`: a query reads keys older than `recent` from codes even inside its own batch, so results do not depend on how a
 /// prompt is split. `exact`: keys of the current batch are all read exactly (the paper's prefill).
@@ -64,8 +93,19 @@ struct WindowSpec {
     bool operator==(const WindowSpec&) const = default;
 };
 
+/// Layers [first, last] with codecs of their own, or in f16.
+struct LayerOverride {
+    int first = 0;
+    int last = 0;
+    bool f16 = false;
+    CodecSpec key;  // with f16: as f16_scheme() has them
+    CodecSpec value;
+
+    bool operator==(const LayerOverride&) const = default;
+};
+
 struct Scheme {
-    std::string family = "vecinfer";  // "f16" or "vecinfer"
+    std::string family = "vecinfer";  // one of scheme_families()
     CodecSpec key;
     CodecSpec value;
     TransformSpec key_transform{.automatic = true};
@@ -74,13 +114,19 @@ struct Scheme {
     Scope scope = Scope::head;
     WindowSpec window;
     Prefill prefill = Prefill::windowed;
+    std::vector<LayerOverride> layers;  // rising, without overlap
 
     bool is_f16() const noexcept { return family == "f16"; }
+    /// Whether a layer keeps its cache in f16.
+    bool is_f16(int layer) const noexcept;
     bool operator==(const Scheme&) const = default;
 };
 
 /// What parse_scheme("f16") gives: no transforms, no norm and, since every row is f16, no window.
 Scheme f16_scheme();
+
+/// What one layer uses: the same scheme with its codecs in place and without `layers`; f16_scheme() for layers in f16.
+Scheme scheme_of_layer(const Scheme& scheme, int layer);
 
 /// Checks every part against the values that exist; parse_scheme gives valid schemes only.
 Status validate(const Scheme& scheme);
@@ -94,10 +140,16 @@ std::string to_string(const Scheme& scheme);
 /// Every part spelled out, `auto` included. Parses back to the same scheme.
 std::string to_long_string(const Scheme& scheme);
 
-/// Replaces every `automatic` part. Data-free: keys and values hadamard, norm vector, scope layer (one universal codebook).
-/// Calibrated: keys center+smooth+hadamard, values hadamard, norm vector, which measured best (docs/numerics.md). An error if a
-/// part that was spelled out cannot be had without a calibration (kt with smooth, norm=none). Idempotent.
+/// Replaces every `automatic` part by the family's choice. vecinfer data-free: keys and values hadamard, norm vector, scope layer
+/// (one universal codebook); calibrated: keys center+smooth+hadamard, values hadamard, norm vector, which measured best. An error
+/// if a part that was spelled out cannot be had without a calibration (kt with smooth, norm=none, scope=subspace). Idempotent.
 Result<Scheme> resolve(const Scheme& scheme, bool calibrated);
+
+/// Codebooks of one side of a layer; 0 for codecs without.
+std::size_t codebook_count(const CodecSpec& spec, Scope scope, int num_kv_heads, int head_dim) noexcept;
+
+/// Whether a resolved scheme has anything to learn from samples: codebooks, means, smooth factors or matrices.
+bool learns(const Scheme& scheme) noexcept;
 
 /// Names accepted before the colon, for messages and help.
 std::span<const std::string_view> scheme_families() noexcept;

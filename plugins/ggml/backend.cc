@@ -108,7 +108,8 @@ ggml_backend_buffer_t buffer_from_host_ptr(ggml_backend_dev_t, void* memory, std
 
 // By name and buffer only: while llama.cpp reserves graphs, caches have no data yet.
 bool names_our_cache(const ggml_tensor* t) {
-    return t != nullptr && !plugin().config.scheme.is_f16() && parse_cache_name(root_of(t), nullptr) &&
+    CacheName name;
+    return t != nullptr && parse_cache_name(root_of(t), &name) && !plugin().config.scheme.is_f16(name.layer) &&
            is_our_buffer(root_of(t)->buffer);
 }
 

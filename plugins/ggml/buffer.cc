@@ -40,7 +40,7 @@ void* get_base(ggml_backend_buffer_t buffer) {
 
 ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor* t) {
     CacheName name;
-    if (plugin().config.scheme.is_f16() || !parse_cache_name(t, &name)) {
+    if (!parse_cache_name(t, &name) || plugin().config.scheme.is_f16(name.layer)) {
         return GGML_STATUS_SUCCESS;
     }
     Result<CacheTensor> cache = CacheTensor::create(t, name, static_cast<std::byte*>(t->data));
@@ -128,6 +128,7 @@ bool copy_tensor(ggml_backend_buffer_t, const ggml_tensor* src, ggml_tensor* dst
     if (a.count != cells || b.count != cells || a.first % cells != 0 || b.first % cells != 0 || !from->refused().empty()) {
         return false;
     }
+    from->flush_imports();
     from->cache().copy_stream(static_cast<int>(a.first / cells), static_cast<int>(b.first / cells));
     return true;
 }
@@ -204,7 +205,7 @@ std::size_t alignment(ggml_backend_buffer_type_t) {
 
 std::size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* t) {
     CacheName name;
-    if (!plugin().config.scheme.is_f16() && parse_cache_name(t, &name)) {
+    if (parse_cache_name(t, &name) && !plugin().config.scheme.is_f16(name.layer)) {
         Result<CacheGeometry> geometry = CacheTensor::geometry_for(t, name);
         if (geometry.ok()) {
             return geometry->total_bytes();

@@ -66,7 +66,7 @@ bool parse_cache_name(const ggml_tensor* t, CacheName* name) {
 }
 
 Result<CacheGeometry> CacheTensor::geometry_for(const ggml_tensor* root, const CacheName& name) {
-    const Scheme& scheme = plugin().config.scheme;
+    const Scheme scheme = scheme_of_layer(plugin().config.scheme, name.layer);
     const CodecSpec& spec = name.side == Side::key ? scheme.key : scheme.value;
     CacheGeometry g;
     if (root->type != GGML_TYPE_F16) {
@@ -75,8 +75,7 @@ Result<CacheGeometry> CacheTensor::geometry_for(const ggml_tensor* root, const C
                                   root->name, ggml_type_name(root->type))};
     }
     g.row_dim = static_cast<int>(root->ne[0]);
-    g.sub_dim = spec.sub_dim;
-    g.code_bits = spec.code_bits;
+    g.codec = spec;
     g.num_cells = static_cast<int>(root->ne[1]);
     g.num_streams = static_cast<int>(root->ne[2]);
     g.window = scheme.window;
@@ -91,9 +90,8 @@ Result<CacheGeometry> CacheTensor::geometry_for(const ggml_tensor* root, const C
     if (!match.ok()) {
         return match.status();
     }
-    if (scheme.norm == Norm::vector) {
-        g.norms_per_row = match->layer != nullptr ? match->layer->shape.num_kv_heads : (g.row_dim + 63) / 64;
-    }
+    g.norm = scheme.norm == Norm::vector && spec.kind == CodecKind::vq;
+    g.num_heads = match->layer != nullptr ? match->layer->shape.num_kv_heads : (g.row_dim + 63) / 64;
     return g;
 }
 
@@ -158,11 +156,48 @@ Status CacheTensor::bind(int head_dim) {
     for (const auto& [row, bytes] : std::exchange(pending_, {})) {
         import_now(row, bytes.data());
     }
+    flush_imports();
     return {};
+}
+
+void CacheTensor::flush_imports() {
+    if (bound() && !pending_.empty()) {
+        import_groups(false);
+    }
+}
+
+void CacheTensor::import_groups(bool complete_only) {
+    const std::int64_t group = geometry_.codec.group;
+    const std::int64_t num_cells = geometry_.num_cells;
+    for (auto begin = pending_.begin(); begin != pending_.end();) {
+        const std::int64_t stream = begin->first / num_cells;
+        const std::int64_t first = begin->first % num_cells / group * group;
+        const std::int64_t size = std::min(group, num_cells - first);
+        std::vector<std::int32_t> cells;
+        std::vector<std::byte> rows;
+        auto end = begin;
+        for (; end != pending_.end() && end->first < stream * num_cells + first + size; ++end) {
+            cells.push_back(static_cast<std::int32_t>(end->first % num_cells));
+            rows.insert(rows.end(), end->second.begin(), end->second.end());
+        }
+        if (complete_only && static_cast<std::int64_t>(cells.size()) < size) {
+            begin = end;
+            continue;
+        }
+        // Every row was checked when it came, so only running out of memory could be reported here.
+        if (const Status status = cache_.import_rows(static_cast<int>(stream), cells, rows.data()); !status.ok()) {
+            for (const std::int32_t cell : cells) {
+                refused_.insert(stream * num_cells + cell);
+            }
+            refusal_ = status.message();
+        }
+        begin = pending_.erase(begin, end);
+    }
 }
 
 void CacheTensor::export_rows(std::int64_t row, std::int64_t count, std::byte* out) {
     const std::size_t nominal = static_cast<std::size_t>(geometry_.row_dim) * 2;
+    flush_imports();
     for (std::int64_t i = row; i < row + count; ++i, out += nominal) {
         const auto it = pending_.find(i);
         if (bound()) {
@@ -184,11 +219,19 @@ void CacheTensor::import_rows(std::int64_t row, std::int64_t count, const std::b
             pending_[i].assign(in, in + nominal);
         }
     }
+    if (bound() && !pending_.empty()) {
+        import_groups(true);
+    }
 }
 
 void CacheTensor::import_now(std::int64_t row, const std::byte* in) {
+    const bool waits = geometry_.codec.groups_tokens();
     const Status status =
-        cache_.import_row(static_cast<int>(row / geometry_.num_cells), static_cast<int>(row % geometry_.num_cells), in);
+        waits ? cache_.check_row(in)
+              : cache_.import_row(static_cast<int>(row / geometry_.num_cells), static_cast<int>(row % geometry_.num_cells), in);
+    if (status.ok() && waits) {
+        pending_[row].assign(in, in + static_cast<std::ptrdiff_t>(geometry_.row_dim) * 2);
+    }
     if (status.ok()) {
         refused_.erase(row);
     } else {

@@ -46,7 +46,10 @@ public:
 
     /// Rows as llama.cpp saves and copies them: one nominal f16 row each. `row` counts over all streams.
     void export_rows(std::int64_t row, std::int64_t count, std::byte* out);
+    /// Codecs that group tokens want the rows of a group together, but llama.cpp may bring them one by one: rows of incomplete
+    /// groups wait until flush_imports, which whoever reads or writes the cache calls first.
     void import_rows(std::int64_t row, std::int64_t count, const std::byte* in);
+    void flush_imports();
     void clear(std::uint8_t value);
 
     /// Rows whose import was refused, with the reason. They may not be read until they are written again.
@@ -59,6 +62,7 @@ public:
 
 private:
     void import_now(std::int64_t row, const std::byte* in);
+    void import_groups(bool complete_only);
 
     CacheName name_{};
     CacheGeometry geometry_;
@@ -67,7 +71,7 @@ private:
     const LayerCalibration* calibration_ = nullptr;
     std::unique_ptr<RowCodec> codec_;
     PackedCache cache_;
-    std::map<std::int64_t, std::vector<std::byte>> pending_;  // imports that came before the head size
+    std::map<std::int64_t, std::vector<std::byte>> pending_;  // imports that wait for the head size or their group
     std::set<std::int64_t> refused_;
     std::string refusal_;
 };

@@ -95,6 +95,7 @@ Status GraphRun::bind_head_sizes() {
                     if (Status status = cache->bind(static_cast<int>(side->ne[0])); !status.ok()) {
                         return status;
                     }
+                    cache->flush_imports();
                 }
             }
         } else if (node->op == GGML_OP_SET_ROWS) {
@@ -104,6 +105,9 @@ Status GraphRun::bind_head_sizes() {
                 if (Status status = cache->bind(head_dim); !status.ok()) {
                     return status;
                 }
+            }
+            if (cache != nullptr) {
+                cache->flush_imports();
             }
         }
     }
@@ -183,6 +187,13 @@ Status GraphRun::plan_write(ggml_tensor* node) {
             stream = static_cast<int>(row / g.num_cells);
             cells.push_back(static_cast<std::int32_t>(row % g.num_cells));
             cache->forgive(row);
+        }
+        // Groups of tokens are planned from the rows that are in the window, which an earlier run of this batch has yet to write.
+        for (const WritePlan& other : write.plans) {
+            if (g.codec.groups_tokens() && other.stream == stream) {
+                return {ErrorCode::unsupported,
+                        fmt::format("{}: a batch that returns to stream {} after another one", root_of(node)->name, stream)};
+            }
         }
         Result<WritePlan> plan = cache->cache().plan_write(
             stream, cells, std::span(write.positions).subspan(static_cast<std::size_t>(first), cells.size()));

@@ -115,7 +115,7 @@ void announce() {
     }
     std::string bytes;
     if (config.sidecars.empty()) {
-        const LayerShape shape{0, 1, 128, 128};
+        const LayerShape shape{-1, 1, 128, 128};  // no layer of the scheme's `layers`
         if (Result<Footprint> f = footprint(config.scheme, std::span(&shape, 1), 8192, false); f.ok()) {
             bytes = fmt::format("{:.0f} bytes per token, layer and KV head of 128 (f16: {:.0f})", f->code_bytes_per_token,
                                 f->f16_bytes_per_token);

@@ -9,7 +9,7 @@ namespace vecinfer::plugin {
 
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 256;
+constexpr std::size_t kRowsAtOnce = 256;
 
 struct ContextFree {
     void operator()(ggml_context* c) const { ggml_free(c); }
@@ -27,6 +27,22 @@ std::vector<std::int64_t> shifted_rows(const ggml_tensor* rope) {
     return rows;
 }
 
+// One past the last of the next rows to do at once: at most kRowsAtOnce, of one stream, with no block of cells cut in two, so
+// that groups of tokens are encoded as a whole.
+std::size_t end_of_share(const std::vector<std::int64_t>& rows, std::size_t begin, std::int64_t num_cells) {
+    const auto block = [&](std::size_t i) { return std::pair(rows[i] / num_cells, rows[i] % num_cells / kBlockCells); };
+    std::size_t end = begin + 1;
+    while (end < rows.size() && end < begin + kRowsAtOnce && block(end).first == block(begin).first) {
+        ++end;
+    }
+    if (end < rows.size() && block(end) == block(end - 1)) {
+        while (end > begin + 1 && block(end - 1) == block(end)) {
+            --end;
+        }
+    }
+    return end;
+}
+
 }  // namespace
 
 void move_positions(const ggml_tensor* rope) {
@@ -34,6 +50,7 @@ void move_positions(const ggml_tensor* rope) {
     const std::vector<std::int64_t> rows = shifted_rows(rope);
     for (CacheTensor* cache : caches_beside(rope)) {
         const CacheGeometry& g = cache->geometry();
+        cache->flush_imports();
         if (!cache->bound() || static_cast<std::int64_t>(g.num_cells) * g.num_streams != rope->ne[2]) {
             continue;
         }
@@ -56,8 +73,9 @@ Status shift_keys(CacheTensor& cache, const ggml_tensor* rope, ggml_backend_t cp
                 fmt::format("{}: this shape of K-shift is not supported; run without context shift", root_of(rope)->name)};
     }
     const std::vector<std::int64_t> rows = shifted_rows(rope);
-    for (std::size_t begin = 0; begin < rows.size(); begin += kRowsAtOnce) {
-        const std::int64_t n = std::min<std::int64_t>(kRowsAtOnce, static_cast<std::int64_t>(rows.size() - begin));
+    for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+        end = end_of_share(rows, begin, g.num_cells);
+        const auto n = static_cast<std::int64_t>(end - begin);
         const std::unique_ptr<ggml_context, ContextFree> ctx(
             ggml_init({static_cast<std::size_t>(n * g.row_dim) * sizeof(float) + n * sizeof(std::int32_t) +
                            8 * ggml_tensor_overhead() + ggml_graph_overhead() + 1024,
@@ -82,11 +100,11 @@ Status shift_keys(CacheTensor& cache, const ggml_tensor* rope, ggml_backend_t cp
         if (ggml_backend_graph_compute(cpu, graph) != GGML_STATUS_SUCCESS) {
             return {ErrorCode::unsupported, "K-shift: the CPU backend could not rotate keys"};
         }
+        std::vector<std::int32_t> cells;
         for (std::int64_t i = 0; i < n; ++i) {
-            const std::int64_t row = rows[begin + i];
-            cache.cache().rewrite_row(static_cast<int>(row / g.num_cells), static_cast<int>(row % g.num_cells),
-                                      static_cast<const float*>(x->data) + i * g.row_dim);
+            cells.push_back(static_cast<std::int32_t>(rows[begin + i] % g.num_cells));
         }
+        cache.cache().rewrite_rows(static_cast<int>(rows[begin] / g.num_cells), cells, static_cast<const float*>(x->data));
     }
     return {};
 }

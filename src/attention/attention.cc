@@ -46,6 +46,16 @@ constexpr int kSplitCells = 1024;  // context per piece when there are few rows;
 constexpr int kFewRows = 16;       // at most this many rows in total per KV head: split the context
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+cpu::ScalarBlock scalar_block(const RowCodec& codec) {
+    const CodecSpec& spec = codec.spec();
+    return {.head_dim = codec.head_dim(),
+            .code_bits = spec.code_bits,
+            .group = spec.group,
+            .by_token = spec.groups_tokens(),
+            .symmetric = spec.levels != Levels::asymmetric,
+            .zeros = spec.levels != Levels::symmetric};
+}
+
 float alibi_slope(float max_bias, int head, int num_heads) {
     if (max_bias <= 0) {
         return 1.0f;
@@ -173,8 +183,13 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
     };
     const auto decode = [&](const PackedCache& cache, int cell0) {
         const RowCodec& codec = cache.codec();
+        if (codec.spec().kind == CodecKind::scalar) {
+            kernels->decode_scalars(cache.code_block(stream, kv_head, cell0 / kBlockCells), scalar_block(codec), tile_code);
+            return;
+        }
         kernels->decode_block(cache.code_block(stream, kv_head, cell0 / kBlockCells), codec.num_subspaces(), codec.sub_dim(),
-                              codec.code_bits(), codec.centroids(kv_head), codec.has_norm(), norm_table, tile_code);
+                              codec.code_bits(), codec.centroids(kv_head), codec.centroid_stride(), codec.has_norm(), norm_table,
+                              tile_code);
     };
 
     for (int cell0 = begin; cell0 < end; cell0 += kBlockCells) {

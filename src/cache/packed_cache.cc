@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
-#include "cache/layout.h"
 #include "cache/row_rounding.h"
 #include "cache/stream_view.h"
+#include "cache/token_group.h"
+#include "scheme/spelling.h"
 #include "vecinfer/cache.h"
 
 namespace vecinfer {
@@ -15,13 +17,16 @@ int CacheGeometry::window_rows() const noexcept {
     return window.recent == 0 && window.sink == 0 ? 0 : window.recent + kRollbackRows + kSinkSequences * window.sink;
 }
 
-std::size_t CacheGeometry::row_bytes() const noexcept {
-    return static_cast<std::size_t>(row_dim / sub_dim) * code_bits / 8 + norms_per_row;
+std::size_t CacheGeometry::block_bytes() const noexcept {
+    return layout::block_bytes(codec, norm, num_heads, row_dim);
+}
+
+double CacheGeometry::row_bytes() const noexcept {
+    return static_cast<double>(block_bytes()) / kBlockCells;
 }
 
 std::size_t CacheGeometry::stream_bytes() const noexcept {
-    return layout::slots_bytes(*this) + layout::rows_bytes(*this) +
-           layout::align64(layout::num_blocks(*this) * kBlockCells * row_bytes());
+    return layout::slots_bytes(*this) + layout::rows_bytes(*this) + layout::align64(layout::num_blocks(*this) * block_bytes());
 }
 
 std::size_t CacheGeometry::total_bytes() const noexcept {
@@ -30,25 +35,9 @@ std::size_t CacheGeometry::total_bytes() const noexcept {
 
 namespace {
 
-constexpr int kMaxHeadDim = 1024;
-constexpr int kMaxSubspaces = kMaxHeadDim / 2;
-
-// Cells j and j + 32 share a byte of 12-bit codes, so one thread must own both.
+// Cells that share a byte of codes must belong to one thread.
 int owner(int head, int cell, int nth) {
-    return (head * 32 + cell % 32) % nth;
-}
-
-void encode_cell(const RowCodec& codec, int head, std::uint8_t* block, int i, const float* x) {
-    std::array<std::uint16_t, kMaxSubspaces> codes;
-    std::uint8_t norm = 0;
-    codec.encode(head, x, codes.data(), &norm);
-    const int bits = codec.code_bits();
-    for (int m = 0; m < codec.num_subspaces(); ++m) {
-        layout::store_code(block + m * layout::subspace_bytes(bits), bits, i, codes[m]);
-    }
-    if (codec.has_norm()) {
-        block[codec.num_subspaces() * layout::subspace_bytes(bits) + i] = norm;
-    }
+    return (head + cell % layout::kLeastPlaneBytes) % nth;
 }
 
 }  // namespace
@@ -63,12 +52,17 @@ Result<PackedCache> PackedCache::create(const CacheGeometry& g, const RowCodec* 
     if (codec->head_dim() > kMaxHeadDim) {
         return argument_error("head_dim", std::to_string(codec->head_dim()), fmt::format("at most {}", kMaxHeadDim));
     }
-    if (g.sub_dim != codec->sub_dim() || g.code_bits != codec->code_bits()) {
-        return argument_error("geometry", fmt::format("d{}b{}", g.sub_dim, g.code_bits),
-                              fmt::format("d{}b{} as the codec has", codec->sub_dim(), codec->code_bits()));
+    if (g.codec != codec->spec() || g.norm != codec->has_norm()) {
+        return argument_error(
+            "geometry", fmt::format("{}{}", spelling::codec_name(g.codec), g.norm ? " with norms" : ""),
+            fmt::format("{}{} as the codec has", spelling::codec_name(codec->spec()), codec->has_norm() ? " with norms" : ""));
     }
-    if (g.norms_per_row < (codec->has_norm() ? codec->num_heads() : 0)) {
-        return argument_error("norms_per_row", std::to_string(g.norms_per_row), fmt::format("at least {}", codec->num_heads()));
+    if (g.num_heads < codec->num_heads()) {
+        return argument_error("num_heads", std::to_string(g.num_heads), fmt::format("at least {}", codec->num_heads()));
+    }
+    if (g.codec.groups_tokens() && g.window.recent < g.codec.group) {
+        return argument_error("window.recent", std::to_string(g.window.recent),
+                              fmt::format("at least {}, the tokens of a group", g.codec.group));
     }
     if (g.num_cells < 1 || g.num_streams < 1) {
         return argument_error("num_cells x num_streams", fmt::format("{} x {}", g.num_cells, g.num_streams), "at least 1 x 1");
@@ -113,8 +107,13 @@ void PackedCache::write_rows(const WritePlan& plan, const float* x, std::ptrdiff
         }
     }
 
+    if (codec_->spec().groups_tokens()) {
+        write_groups(plan, x, row_stride, ith, nth);
+        return;
+    }
     const int head_dim = codec_->head_dim();
     std::array<float, kMaxHeadDim> rounded;
+    CellCodes codes;
     for (int row = 0; row < num_rows; ++row) {
         const int cell = plan.cells[row];
         for (int head = 0; head < codec_->num_heads(); ++head) {
@@ -125,24 +124,62 @@ void PackedCache::write_rows(const WritePlan& plan, const float* x, std::ptrdiff
             for (int i = 0; i < head_dim; ++i) {
                 rounded[i] = f16_to_f32(round_channel(in[i], head * head_dim + i));
             }
-            encode_cell(*codec_, head, view.block(head, cell / kBlockCells), cell % kBlockCells, rounded.data());
+            codec_->encode(head, rounded.data(), codes.codes.data(), codes.side.data());
+            store_cell(*codec_, view.block(head, cell / kBlockCells), cell % kBlockCells, codes);
+        }
+    }
+}
+
+// The groups of a block share bytes, so one thread has them all.
+void PackedCache::write_groups(const WritePlan& plan, const float* x, std::ptrdiff_t row_stride, int ith,
+                               int nth) const noexcept {
+    const StreamView view(*this, memory_, plan.stream);
+    const int head_dim = codec_->head_dim();
+    const int group_size = codec_->spec().group;
+    const int groups_per_block = kBlockCells / group_size;
+    std::array<float, kMaxHeadDim> row;
+    GroupRows rows;
+    for (const TokenGroup& group : plan.groups) {
+        const int block = group.index / groups_per_block;
+        for (int head = (ith + nth - block % nth) % nth; head < codec_->num_heads(); head += nth) {
+            rows.known = 0;
+            for (int i = 0; i < group_size; ++i) {
+                const int first = head * head_dim;
+                if (group.batch_row[i] >= 0) {
+                    const float* in = x + group.batch_row[i] * row_stride + first;
+                    for (int d = 0; d < head_dim; ++d) {
+                        row[d] = f16_to_f32(round_channel(in[d], first + d));
+                    }
+                } else if (group.window_row[i] != nullptr) {
+                    for (int d = 0; d < head_dim; ++d) {
+                        row[d] = f16_to_f32(group.window_row[i][first + d]);
+                    }
+                } else {
+                    continue;
+                }
+                codec_->transform(head).forward(row.data(), row.data());
+                float* out = rows.row(i);
+                for (int d = 0; d < head_dim; ++d, out += kBlockCells) {
+                    *out = std::isfinite(row[d]) ? row[d] : 0.0f;
+                }
+                rows.known |= std::uint64_t{1} << i;
+            }
+            encode_token_group(*codec_, view.block(head, block), group.index % groups_per_block, rows);
         }
     }
 }
 
 void PackedCache::decode(int stream, int head, int begin, int end, float* y) const noexcept {
     const StreamView view(*this, memory_, stream);
-    const int bits = codec_->code_bits();
-    std::array<std::uint16_t, kMaxSubspaces> codes;
+    CellCodes codes;
     for (int cell = begin; cell < end; ++cell, y += codec_->head_dim()) {
         const std::uint8_t* block = view.block(head, cell / kBlockCells);
-        const int i = cell % kBlockCells;
-        for (int m = 0; m < codec_->num_subspaces(); ++m) {
-            codes[m] = layout::load_code(block + m * layout::subspace_bytes(bits), bits, i);
+        if (codec_->spec().groups_tokens()) {
+            decode_token_cell(*codec_, block, cell % kBlockCells, y);
+        } else {
+            load_cell(*codec_, block, cell % kBlockCells, codes);
+            codec_->decode(head, codes.codes.data(), codes.side.data(), y);
         }
-        const std::uint8_t norm =
-            codec_->has_norm() ? block[codec_->num_subspaces() * layout::subspace_bytes(bits) + i] : std::uint8_t{0};
-        codec_->decode(head, codes.data(), norm, y);
     }
 }
 
@@ -168,14 +205,8 @@ void PackedCache::read_row(int stream, int cell, float* x) const noexcept {
 }
 
 void PackedCache::rewrite_row(int stream, int cell, const float* x) noexcept {
-    const StreamView view(*this, memory_, stream);
-    WritePlan plan;
-    plan.stream = stream;
-    plan.cells = {cell};
-    if (const int slot = view.find_slot(cell); slot >= 0) {
-        plan.moves = {{slot, 0, -1}};
-    }
-    write_rows(plan, x, geometry_.row_dim, 0, 1);
+    const std::int32_t cells[] = {cell};
+    rewrite_rows(stream, cells, x);
 }
 
 void PackedCache::move_position(int stream, int cell, std::int32_t delta) noexcept {

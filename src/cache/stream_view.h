@@ -1,9 +1,14 @@
 // Typed access to the parts of one stream of a packed cache.
 #pragma once
 
+#include <limits>
+
 #include "cache/layout.h"
 
 namespace vecinfer {
+
+/// In place of a position, for imported rows that have left the window.
+inline constexpr std::int32_t kNotForTheWindow = std::numeric_limits<std::int32_t>::min();
 
 class StreamView {
 public:
@@ -17,7 +22,7 @@ public:
                static_cast<std::size_t>(slot) * geometry_.row_dim;
     }
     std::uint8_t* block(int head, int block) const {
-        const std::size_t bytes = layout::block_bytes(codec_.num_subspaces(), codec_.code_bits(), codec_.has_norm());
+        const std::size_t bytes = layout::block_bytes(codec_.spec(), codec_.has_norm(), 1, codec_.head_dim());
         return reinterpret_cast<std::uint8_t*>(base_ + layout::slots_bytes(geometry_) + layout::rows_bytes(geometry_)) +
                (head * layout::num_blocks(geometry_) + block) * bytes;
     }

@@ -13,6 +13,8 @@ namespace vecinfer {
 
 namespace {
 
+constexpr int kSubspaceIterations = 25;  // as published for product quantization of KV caches
+
 // splitmix64: small, and the same everywhere.
 struct Random {
     std::uint64_t state;
@@ -152,7 +154,15 @@ struct Calibrator::State {
     std::map<int, Layer> layers;
 
     Status observe(const KvRows& r, bool keys);
-    Result<std::vector<Codebook>> train_side(const Reservoir& reservoir, const CodecSpec& spec,
+    /// Rows kept of one side. A subspace of product quantization is trained on one sub-vector per row, so that wide codes need
+    /// more.
+    std::int64_t capacity(int layer, bool keys) const {
+        const Scheme scheme = scheme_of_layer(options.scheme, layer);
+        const CodecSpec& spec = keys ? scheme.key : scheme.value;
+        const std::int64_t wanted = options.scheme.scope == Scope::subspace ? std::int64_t{4} << spec.code_bits : 0;
+        return std::max<std::int64_t>(options.tokens_per_layer, wanted);
+    }
+    Result<std::vector<Codebook>> train_side(const Reservoir& reservoir, const Scheme& scheme, const CodecSpec& spec,
                                              const std::vector<HeadTransform>& transforms,
                                              const std::function<bool(double)>& progress) const;
 };
@@ -172,6 +182,10 @@ Result<Calibrator> Calibrator::create(const CalibratorOptions& options) {
     Result<Scheme> scheme = resolve(options.scheme, true);
     if (!scheme.ok()) {
         return scheme.status();
+    }
+    if (!learns(scheme.value())) {
+        return argument_error("scheme", to_string(options.scheme),
+                              "one with codebooks, center, smooth or full: nothing to learn");
     }
     Calibrator calibrator;
     calibrator.state_ = std::make_unique<State>();
@@ -219,12 +233,13 @@ Status Calibrator::State::observe(const KvRows& r, bool keys) {
         !status.ok()) {
         return status;
     }
+    const std::int64_t kept = options.scheme.is_f16(r.layer) ? 0 : capacity(r.layer, keys);
     for (std::int64_t t = 0; t < r.num_tokens; ++t) {
         const float* row = r.rows + t * r.row_stride;
         if (Status status = check_finite(row, reservoir.row_dim(), what, r.layer); !status.ok()) {
             return status;
         }
-        reservoir.add(row, options.tokens_per_layer);
+        reservoir.add(row, kept);
     }
     return {};
 }
@@ -268,41 +283,68 @@ std::int64_t Calibrator::tokens() const noexcept {
     return most;
 }
 
-Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& reservoir, const CodecSpec& spec,
-                                                            const std::vector<HeadTransform>& transforms,
+Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& reservoir, const Scheme& scheme,
+                                                            const CodecSpec& spec, const std::vector<HeadTransform>& transforms,
                                                             const std::function<bool(double)>& progress) const {
-    const bool norm = options.scheme.norm == Norm::vector;
-    const int num_books = options.scheme.scope == Scope::head ? reservoir.num_heads : 1;
+    if (spec.kind == CodecKind::scalar) {
+        return std::vector<Codebook>();
+    }
+    const bool norm = scheme.norm == Norm::vector;
+    const Scope scope = scheme.scope;
+    const auto num_books = static_cast<double>(codebook_count(spec, scope, reservoir.num_heads, reservoir.head_dim));
     std::vector<Codebook> books;
-    for (int book = 0; book < num_books; ++book) {
-        std::vector<float> samples;
-        for (int head = 0; head < reservoir.num_heads; ++head) {
-            if (num_books == 1 || head == book) {
-                append_samples(reservoir, head, transforms[head], norm, samples);
-            }
-        }
+    const auto train = [&](std::vector<float>& samples) {
         if (samples.empty()) {
             samples.assign(spec.sub_dim, 0.0f);  // a head that is always zero
         }
         KMeansOptions kmeans;
         kmeans.seed = options.seed;
         kmeans.num_threads = options.num_threads;
-        kmeans.progress = [&](double share) { return progress((book + share) / num_books); };
+        kmeans.max_iterations = scope == Scope::subspace ? kSubspaceIterations : kmeans.max_iterations;
+        kmeans.progress = [&](double share) { return progress((static_cast<double>(books.size()) + share) / num_books); };
         Result<Codebook> trained = train_codebook(samples, {}, spec.sub_dim, spec.code_bits, kmeans);
-        if (!trained.ok()) {
-            return trained.status();
+        if (trained.ok()) {
+            books.push_back(std::move(trained).value());
+            return Status();
         }
-        books.push_back(std::move(trained).value());
+        return trained.status();
+    };
+    std::vector<float> samples;
+    for (int head = 0; head < reservoir.num_heads; ++head) {
+        append_samples(reservoir, head, transforms[head], norm, samples);
+        if (scope == Scope::layer && head + 1 < reservoir.num_heads) {
+            continue;
+        }
+        if (scope != Scope::subspace) {
+            if (Status status = train(samples); !status.ok()) {
+                return status;
+            }
+        }
+        for (int begin = 0; scope == Scope::subspace && begin < reservoir.head_dim; begin += spec.sub_dim) {
+            std::vector<float> part;
+            for (std::size_t row = 0; row < samples.size(); row += reservoir.head_dim) {
+                const auto from = samples.begin() + static_cast<std::ptrdiff_t>(row) + begin;
+                part.insert(part.end(), from, from + spec.sub_dim);
+            }
+            if (Status status = train(part); !status.ok()) {
+                return status;
+            }
+        }
+        samples.clear();
     }
     return books;
 }
 
 Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<bool(double)>& progress) {
-    const Scheme& scheme = state_->options.scheme;
     std::vector<LayerCalibration> result;
     double done = 0;
     const double total = 2.0 * static_cast<double>(state_->layers.size());
     for (const auto& [index, layer] : state_->layers) {
+        const Scheme scheme = scheme_of_layer(state_->options.scheme, index);
+        if (scheme.is_f16()) {
+            done += 2;
+            continue;
+        }
         if (layer.keys.seen == 0 || layer.values.seen == 0 || layer.keys.num_heads != layer.values.num_heads) {
             return argument_error(fmt::format("layer {}", index),
                                   fmt::format("{} keys and {} values", layer.keys.seen, layer.values.seen),
@@ -354,12 +396,12 @@ Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<boo
             value_transforms.push_back(std::move(v).value());
         }
         const auto report = [&](double share) { return !progress || progress((done + share) / total); };
-        Result<std::vector<Codebook>> keys = state_->train_side(layer.keys, scheme.key, key_transforms, report);
+        Result<std::vector<Codebook>> keys = state_->train_side(layer.keys, scheme, scheme.key, key_transforms, report);
         done += 1;
         if (!keys.ok()) {
             return keys.status();
         }
-        Result<std::vector<Codebook>> values = state_->train_side(layer.values, scheme.value, value_transforms, report);
+        Result<std::vector<Codebook>> values = state_->train_side(layer.values, scheme, scheme.value, value_transforms, report);
         done += 1;
         if (!values.ok()) {
             return values.status();

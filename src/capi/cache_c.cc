@@ -32,9 +32,9 @@ Status make_geometry(const RowCodec& codec, const vecinfer_cache_config& config,
         return s;
     }
     out = {.row_dim = codec.row_dim(),
-           .sub_dim = codec.sub_dim(),
-           .code_bits = codec.code_bits(),
-           .norms_per_row = codec.has_norm() ? codec.num_heads() : 0,
+           .codec = codec.spec(),
+           .num_heads = codec.num_heads(),
+           .norm = codec.has_norm(),
            .num_cells = config.num_cells,
            .num_streams = config.num_streams,
            .window = {.recent = config.recent, .sink = config.sink}};

@@ -34,7 +34,7 @@ struct LloydResult {
 };
 
 /// At most max_iterations of assignment and update, fewer once the error falls by less than one part in 10^5. `centroids`:
-/// layout (num_centroids, sub_dim), num_centroids a multiple of 64, in and out. The result does not depend on num_threads >= 1.
+/// layout (num_centroids, sub_dim), in and out. The result does not depend on num_threads >= 1.
 LloydResult lloyd(const WeightedRows& data, std::vector<float>& centroids, int max_iterations, int num_threads,
                   const KMeansStep& step = {});
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -7,6 +8,7 @@
 
 #include "codebook/kmeans.h"
 #include "codec/vq/nearest.h"
+#include "codec/vq/tables.h"
 
 namespace vecinfer {
 namespace {
@@ -35,10 +37,13 @@ public:
         : data_(data),
           centroids_(centroids),
           num_centroids_(static_cast<int>(centroids.size()) / data.sub_dim),
+          searched_(searched_centroids(num_centroids_)),
           nearest_(nearest_kernel(data.sub_dim)),
-          table_(static_cast<float*>(::operator new (centroids.size() * sizeof(float), std::align_val_t{64}))),
+          table_(static_cast<float*>(
+              ::operator new (static_cast<std::size_t>(searched_) * data.sub_dim * sizeof(float), std::align_val_t{64}))),
           codes_(static_cast<std::size_t>(data.n)),
           distances_(static_cast<std::size_t>(data.n)) {
+        std::fill_n(table_.get(), static_cast<std::size_t>(searched_) * data.sub_dim, std::numeric_limits<float>::infinity());
         const std::int64_t count = std::clamp<std::int64_t>(data.n / kMinChunkRows, 1, kMaxChunks);
         chunks_.resize(static_cast<std::size_t>(count));
         for (std::int64_t i = 0; i < count; ++i) {
@@ -54,7 +59,7 @@ public:
     void assign(int num_threads) {
         for (int i = 0; i < num_centroids_; ++i) {
             for (int c = 0; c < data_.sub_dim; ++c) {
-                table_[static_cast<std::size_t>(c) * num_centroids_ + i] = centroids_[index(i) + c];
+                table_[static_cast<std::size_t>(c) * searched_ + i] = centroids_[index(i) + c];
             }
         }
         std::atomic<std::size_t> next{0};
@@ -121,7 +126,7 @@ private:
         std::fill(chunk.sums.begin(), chunk.sums.end(), 0.0);
         std::fill(chunk.weights.begin(), chunk.weights.end(), 0.0);
         chunk.error = 0;
-        nearest_(row(chunk.begin), chunk.end - chunk.begin, table_.get(), num_centroids_, &codes_[chunk.begin],
+        nearest_(row(chunk.begin), chunk.end - chunk.begin, table_.get(), searched_, &codes_[chunk.begin],
                  &distances_[chunk.begin]);
         for (std::int64_t i = chunk.begin; i < chunk.end; ++i) {
             const double w = weight(i);
@@ -166,6 +171,7 @@ private:
     const WeightedRows& data_;
     std::vector<float>& centroids_;
     int num_centroids_;
+    int searched_;
     NearestFn nearest_;
     AlignedFloats table_;
     std::vector<std::uint16_t> codes_;

@@ -1,13 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <new>
 #include <utility>
 
 #include "codec/f16.h"
+#include "codec/scalar/scalar.h"
 #include "codec/vq/nearest.h"
 #include "codec/vq/tables.h"
 #include "fnv.h"
+#include "scheme/spelling.h"
 #include "transform/hadamard.h"
 #include "vecinfer/codec.h"
 
@@ -33,10 +37,44 @@ float root_mean_square(const float* x, int n) noexcept {
     return static_cast<float>(std::sqrt(sum / n));
 }
 
+// Side bytes: the scales of all groups, then their zeros.
+void encode_channel_groups(const CodecSpec& spec, int head_dim, const float* y, std::uint16_t* codes,
+                           std::uint8_t* side) noexcept {
+    const int groups = head_dim / spec.group;
+    for (int g = 0; g < groups; ++g) {
+        const float* x = y + g * spec.group;
+        const scalar::Stored stored = scalar::fit(spec, x, spec.group);
+        const scalar::Range range = scalar::range(spec, stored);
+        for (int i = 0; i < spec.group; ++i) {
+            codes[g * spec.group + i] = scalar::encode(range, x[i]);
+        }
+        std::memcpy(side + 2 * g, &stored.scale, 2);
+        if (spec.numbers_per_group() == 2) {
+            std::memcpy(side + 2 * (groups + g), &stored.zero, 2);
+        }
+    }
+}
+
+void decode_channel_groups(const CodecSpec& spec, int head_dim, const std::uint16_t* codes, const std::uint8_t* side,
+                           float* y) noexcept {
+    const int groups = head_dim / spec.group;
+    for (int g = 0; g < groups; ++g) {
+        scalar::Stored stored;
+        std::memcpy(&stored.scale, side + 2 * g, 2);
+        if (spec.numbers_per_group() == 2) {
+            std::memcpy(&stored.zero, side + 2 * (groups + g), 2);
+        }
+        const scalar::Range range = scalar::range(spec, stored);
+        for (int i = g * spec.group; i < (g + 1) * spec.group; ++i) {
+            y[i] = range.at(codes[i]);
+        }
+    }
+}
+
 Status check(const CodecSpec& spec, Norm norm, int head_dim, const std::vector<HeadTransform>& transforms,
              const std::vector<Codebook>& codebooks) {
-    if (spec.kind != CodecKind::vq) {
-        return argument_error("spec", "f16", "a vq codec");
+    if (spec.kind == CodecKind::f16) {
+        return argument_error("spec", "f16", "a codec with codes");
     }
     if (norm == Norm::automatic) {
         return argument_error("norm", "automatic", "none or vector (see resolve)");
@@ -63,11 +101,26 @@ Status check(const CodecSpec& spec, Norm norm, int head_dim, const std::vector<H
                                   fmt::format("head_dim {}", head_dim));
         }
     }
-    if (codebooks.size() != 1 && codebooks.size() != transforms.size()) {
-        return argument_error("codebooks", fmt::format("{}", codebooks.size()), fmt::format("1 or {}", transforms.size()));
+    if (spec.kind == CodecKind::scalar) {
+        CodecSpec known;
+        if (!spelling::find_codec(spelling::codec_name(spec), known) || known != spec) {
+            return argument_error("spec", spelling::codec_name(spec), fmt::format("one of {}", spelling::codec_names()));
+        }
+        if (!codebooks.empty() || norm != Norm::none) {
+            return argument_error("codebooks and norm", "some with a scalar codec", "none");
+        }
+        return head_dim % spec.channel_step() == 0
+                   ? Status()
+                   : argument_error("head_dim", fmt::format("{}", head_dim),
+                                    fmt::format("a multiple of {} channels, the group", spec.group));
     }
     if (head_dim % spec.sub_dim != 0) {
         return argument_error("head_dim", fmt::format("{}", head_dim), fmt::format("a multiple of sub_dim {}", spec.sub_dim));
+    }
+    const std::size_t heads = transforms.size();
+    const std::size_t subspaces = heads * static_cast<std::size_t>(head_dim / spec.sub_dim);
+    if (codebooks.size() != 1 && codebooks.size() != heads && codebooks.size() != subspaces) {
+        return argument_error("codebooks", fmt::format("{}", codebooks.size()), fmt::format("1, {} or {}", heads, subspaces));
     }
     return {};
 }
@@ -86,7 +139,11 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
         codec.head_dim_ = head_dim;
         codec.transforms_ = std::move(transforms);
         codec.codebooks_ = std::move(codebooks);
-        codec.tables_ = make_tables(codec.codebooks_);
+        if (spec.kind == CodecKind::vq) {
+            codec.books_per_head_ =
+                codec.codebooks_.size() == 1 ? 0 : static_cast<int>(codec.codebooks_.size()) / codec.num_heads();
+            codec.tables_ = make_tables(codec.codebooks_);
+        }
 
         Fnv fnv;
         fnv.add(kCodecVersion);
@@ -98,9 +155,15 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
         for (const HeadTransform& transform : codec.transforms_) {
             fnv.add(transform.hash());
         }
+        if (spec.kind == CodecKind::scalar) {
+            fnv.add(static_cast<std::uint64_t>(spec.group));
+            fnv.add(static_cast<std::uint64_t>(spec.axis));
+            fnv.add(static_cast<std::uint64_t>(spec.levels));
+        }
         // Per head, so that one shared codebook and equal copies of it count as the same.
-        for (int head = 0; head < codec.num_heads(); ++head) {
-            fnv.add(vecinfer::hash(codec.codebook(head)));
+        const int books = std::max(codec.books_per_head_, 1);
+        for (int i = 0; spec.kind == CodecKind::vq && i < codec.num_heads() * books; ++i) {
+            fnv.add(vecinfer::hash(codec.codebook(i / books, i % books)));
         }
         codec.hash_ = fnv.value();
         return codec;
@@ -109,38 +172,58 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
     }
 }
 
-const float* RowCodec::centroids(int head) const {
+const float* RowCodec::centroids(int head, int subspace) const noexcept {
     const std::size_t values = table_values(spec_.sub_dim, spec_.code_bits);
-    return tables_.get() + (codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)) * 2 * values + values;
+    return tables_.get() + book_index(head, subspace) * 2 * values + values;
 }
 
-void RowCodec::encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* norm_code) const noexcept {
+std::ptrdiff_t RowCodec::centroid_stride() const noexcept {
+    return books_per_head_ > 1 ? static_cast<std::ptrdiff_t>(2 * table_values(spec_.sub_dim, spec_.code_bits)) : 0;
+}
+
+void RowCodec::encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* side) const noexcept {
     alignas(64) float y[kMaxHeadDim];
     for (int i = 0; i < head_dim_; ++i) {
         y[i] = round_to_f16(x[i]);
     }
     transforms_[static_cast<std::size_t>(head)].forward(y, y);
-    std::uint8_t norm = 0;
+    if (spec_.kind == CodecKind::scalar) {
+        encode_channel_groups(spec_, head_dim_, y, codes, side);
+        return;
+    }
     if (has_norm()) {
-        norm = encode_norm(root_mean_square(y, head_dim_));
+        const std::uint8_t norm = encode_norm(root_mean_square(y, head_dim_));
         if (norm != 0) {
             const float divisor = decode_norm(norm);
             for (int i = 0; i < head_dim_; ++i) {
                 y[i] /= divisor;
             }
         }
+        *side = norm;
     }
-    *norm_code = norm;
     const float* by_channel = centroids(head) - table_values(spec_.sub_dim, spec_.code_bits);
-    nearest_kernel(spec_.sub_dim)(y, num_subspaces(), by_channel, 1 << spec_.code_bits, codes, nullptr);
+    const NearestFn nearest = nearest_kernel(spec_.sub_dim);
+    const int searched = searched_centroids(1 << spec_.code_bits);
+    if (const std::ptrdiff_t stride = centroid_stride(); stride == 0) {
+        nearest(y, num_subspaces(), by_channel, searched, codes, nullptr);
+    } else {
+        for (int s = 0; s < num_subspaces(); ++s) {
+            nearest(y + s * spec_.sub_dim, 1, by_channel + s * stride, searched, codes + s, nullptr);
+        }
+    }
 }
 
-void RowCodec::decode(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* y) const noexcept {
-    const float factor = has_norm() ? decode_norm(norm_code) : 1.0f;
+void RowCodec::decode(int head, const std::uint16_t* codes, const std::uint8_t* side, float* y) const noexcept {
+    if (spec_.kind == CodecKind::scalar) {
+        decode_channel_groups(spec_, head_dim_, codes, side, y);
+        return;
+    }
+    const float factor = has_norm() ? decode_norm(*side) : 1.0f;
     const float* table = centroids(head);
+    const std::ptrdiff_t stride = centroid_stride();
     const int sub_dim = spec_.sub_dim;
     const int count = num_subspaces();
-    for (int s = 0; s < count; ++s, y += sub_dim) {
+    for (int s = 0; s < count; ++s, y += sub_dim, table += stride) {
         const float* centroid = table + static_cast<std::size_t>(codes[s]) * static_cast<std::size_t>(sub_dim);
         for (int c = 0; c < sub_dim; ++c) {
             y[c] = factor * centroid[c];
@@ -148,8 +231,8 @@ void RowCodec::decode(int head, const std::uint16_t* codes, std::uint8_t norm_co
     }
 }
 
-void RowCodec::decode_original(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* x) const noexcept {
-    decode(head, codes, norm_code, x);
+void RowCodec::decode_original(int head, const std::uint16_t* codes, const std::uint8_t* side, float* x) const noexcept {
+    decode(head, codes, side, x);
     transforms_[static_cast<std::size_t>(head)].inverse(x, x);
 }
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "vecinfer/cache.h"
 #include "vecinfer/scheme.h"
@@ -23,19 +25,22 @@ Status check_side(const LayerShape& shape, std::string_view side, int head_dim, 
     if (Status s = check_range(name, head_dim, 1, kMaxHeadDim); !s.ok()) {
         return s;
     }
-    if (head_dim % spec.sub_dim != 0) {
+    if (head_dim % spec.channel_step() != 0) {
         return argument_error(fmt::format("footprint: {}", name), fmt::format("{}", head_dim),
-                              fmt::format("a multiple of {}, the scheme's sub_dim", spec.sub_dim));
+                              fmt::format("a multiple of {}, the scheme's {}", spec.channel_step(),
+                                          spec.kind == CodecKind::scalar ? "group of channels" : "sub_dim"));
     }
     return {};
 }
 
 std::size_t codebook_bytes(const CodecSpec& spec) {
-    return (std::size_t{1} << spec.code_bits) * static_cast<std::size_t>(spec.sub_dim) + sizeof(float);
+    return spec.kind == CodecKind::scalar
+               ? 0
+               : (std::size_t{1} << spec.code_bits) * static_cast<std::size_t>(spec.sub_dim) + sizeof(float);
 }
 
 struct Totals {
-    std::size_t code_bytes_per_token = 0;
+    double code_bytes_per_token = 0;
     std::size_t values_per_token = 0;
     std::size_t code_bits_per_token = 0;
     std::size_t cache_bytes = 0;
@@ -45,9 +50,9 @@ struct Totals {
 
 void add_side(const Scheme& scheme, const CodecSpec& spec, int num_heads, int head_dim, std::int64_t context, Totals& totals) {
     const CacheGeometry geometry{.row_dim = num_heads * head_dim,
-                                 .sub_dim = spec.sub_dim,
-                                 .code_bits = spec.code_bits,
-                                 .norms_per_row = scheme.norm == Norm::vector ? num_heads : 0,
+                                 .codec = spec,
+                                 .num_heads = num_heads,
+                                 .norm = scheme.norm == Norm::vector && spec.kind == CodecKind::vq,
                                  .num_cells = static_cast<int>(context),
                                  .num_streams = 1,
                                  .window = scheme.window};
@@ -63,22 +68,37 @@ void add_side(const Scheme& scheme, const CodecSpec& spec, int num_heads, int he
 
 Totals sum_layers(const Scheme& scheme, std::span<const LayerShape> layers, std::int64_t context, bool calibrated) {
     Totals totals;
+    std::vector<CodecSpec> universal;  // each counted once
     for (const LayerShape& shape : layers) {
-        add_side(scheme, scheme.key, shape.num_kv_heads, shape.head_dim_k, context, totals);
-        add_side(scheme, scheme.value, shape.num_kv_heads, shape.head_dim_v, context, totals);
-        if (calibrated) {
-            const std::size_t books = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
-            totals.codebook_bytes += books * (codebook_bytes(scheme.key) + codebook_bytes(scheme.value));
-            const std::size_t per_channel = static_cast<std::size_t>(shape.num_kv_heads) * sizeof(float);
-            totals.codebook_bytes +=
-                per_channel * shape.head_dim_k * (scheme.key_transform.smooth + scheme.key_transform.center) +
-                per_channel * shape.head_dim_v * scheme.value_transform.center +
-                per_channel * shape.head_dim_k * shape.head_dim_k * scheme.key_transform.full +
-                per_channel * shape.head_dim_v * shape.head_dim_v * scheme.value_transform.full;
+        const Scheme at = scheme_of_layer(scheme, shape.layer);
+        if (at.is_f16()) {
+            const auto values =
+                static_cast<std::size_t>(shape.num_kv_heads) * static_cast<std::size_t>(shape.head_dim_k + shape.head_dim_v);
+            totals.values_per_token += values;
+            totals.code_bits_per_token += 16 * values;
+            totals.code_bytes_per_token += 2 * static_cast<double>(values);
+            totals.cache_bytes += 2 * values * static_cast<std::size_t>(context);
+            continue;
         }
-    }
-    if (!calibrated) {
-        totals.codebook_bytes = codebook_bytes(scheme.key) + (scheme.value == scheme.key ? 0 : codebook_bytes(scheme.value));
+        add_side(at, at.key, shape.num_kv_heads, shape.head_dim_k, context, totals);
+        add_side(at, at.value, shape.num_kv_heads, shape.head_dim_v, context, totals);
+        if (!calibrated) {
+            for (const CodecSpec& spec : {at.key, at.value}) {
+                if (std::find(universal.begin(), universal.end(), spec) == universal.end()) {
+                    universal.push_back(spec);
+                    totals.codebook_bytes += codebook_bytes(spec);
+                }
+            }
+            continue;
+        }
+        totals.codebook_bytes +=
+            codebook_count(at.key, at.scope, shape.num_kv_heads, shape.head_dim_k) * codebook_bytes(at.key) +
+            codebook_count(at.value, at.scope, shape.num_kv_heads, shape.head_dim_v) * codebook_bytes(at.value);
+        const std::size_t per_channel = static_cast<std::size_t>(shape.num_kv_heads) * sizeof(float);
+        totals.codebook_bytes += per_channel * shape.head_dim_k * (at.key_transform.smooth + at.key_transform.center) +
+                                 per_channel * shape.head_dim_v * at.value_transform.center +
+                                 per_channel * shape.head_dim_k * shape.head_dim_k * at.key_transform.full +
+                                 per_channel * shape.head_dim_v * shape.head_dim_v * at.value_transform.full;
     }
     return totals;
 }
@@ -102,10 +122,11 @@ Result<Footprint> footprint(const Scheme& scheme, std::span<const LayerShape> la
             !s.ok()) {
             return s;
         }
-        if (Status s = check_side(shape, "k", shape.head_dim_k, resolved->key); !s.ok()) {
+        const Scheme at = scheme_of_layer(resolved.value(), shape.layer);
+        if (Status s = check_side(shape, "k", shape.head_dim_k, at.key); !s.ok()) {
             return s;
         }
-        if (Status s = check_side(shape, "v", shape.head_dim_v, resolved->value); !s.ok()) {
+        if (Status s = check_side(shape, "v", shape.head_dim_v, at.value); !s.ok()) {
             return s;
         }
         values_per_token += static_cast<std::size_t>(shape.num_kv_heads) * (shape.head_dim_k + shape.head_dim_v);
@@ -122,7 +143,7 @@ Result<Footprint> footprint(const Scheme& scheme, std::span<const LayerShape> la
     }
     const Totals totals = sum_layers(resolved.value(), layers, context, calibrated);
     const double total_bytes = static_cast<double>(totals.cache_bytes + totals.codebook_bytes);
-    out.code_bytes_per_token = static_cast<double>(totals.code_bytes_per_token);
+    out.code_bytes_per_token = totals.code_bytes_per_token;
     out.total_bytes_per_token = total_bytes / tokens;
     out.code_bits_per_value = static_cast<double>(totals.code_bits_per_token) / values;
     out.effective_bits_per_value = 8 * total_bytes / tokens / values;

@@ -4,33 +4,41 @@
 
 #include <array>
 
+#include "scheme/family.h"
 #include "scheme/spelling.h"
 
 namespace vecinfer {
 namespace {
 
-// What `automatic` becomes. Data-free codebooks are made for unit-variance Gaussian entries, which only the Hadamard transform
-// and the norm can promise. With a calibration these measured best, see docs/numerics.md.
-constexpr TransformSpec kDataFreeTransform{.hadamard = true};
-constexpr TransformSpec kCalibratedKeyTransform{.smooth = true, .hadamard = true, .center = true};
-constexpr TransformSpec kCalibratedValueTransform{.hadamard = true};
-constexpr Norm kCalibratedNorm = Norm::vector;
-
 constexpr CodecSpec kF16Spec{CodecKind::f16, 1, 16};
 
-constexpr std::array<std::string_view, 2> kFamilies = {"f16", "vecinfer"};
+constexpr std::array<std::string_view, 6> kFamilies = {"f16", "vecinfer", "million", "innerq", "kivi", "rotated"};
 
-constexpr std::array<CodecSpec, 5> kVqSpecs = {
-    {{CodecKind::vq, 2, 8}, {CodecKind::vq, 4, 8}, {CodecKind::vq, 8, 8}, {CodecKind::vq, 4, 12}, {CodecKind::vq, 8, 12}}};
+constexpr std::array<CodecSpec, 9> kVqSpecs = {{{CodecKind::vq, 2, 8},
+                                                {CodecKind::vq, 4, 8},
+                                                {CodecKind::vq, 8, 8},
+                                                {CodecKind::vq, 4, 10},
+                                                {CodecKind::vq, 4, 12},
+                                                {CodecKind::vq, 8, 12},
+                                                {CodecKind::vq, 1, 2},
+                                                {CodecKind::vq, 1, 3},
+                                                {CodecKind::vq, 1, 4}}};
 
 Status check_spec(std::string_view side, const CodecSpec& spec) {
-    for (const CodecSpec& s : kVqSpecs) {
-        if (s == spec) {
-            return {};
-        }
+    CodecSpec same;
+    if (spelling::find_codec(spelling::codec_name(spec), same) && same == spec) {
+        return {};
     }
-    return argument_error(fmt::format("scheme: {}", side), fmt::format("d{}b{}", spec.sub_dim, spec.code_bits),
+    return argument_error(fmt::format("scheme: {}", side), spelling::codec_name(spec),
                           fmt::format("one of {}", spelling::codec_names()));
+}
+
+bool has_codebooks(const Scheme& scheme) noexcept {
+    bool any = scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq;
+    for (const LayerOverride& o : scheme.layers) {
+        any = any || o.key.kind == CodecKind::vq || o.value.kind == CodecKind::vq;
+    }
+    return any;
 }
 
 Status check_range(std::string_view name, int got, int low, int high) {
@@ -44,6 +52,19 @@ Status check_range(std::string_view name, int got, int low, int high) {
 
 std::span<const CodecSpec> supported_vq_specs() noexcept {
     return kVqSpecs;
+}
+
+std::size_t codebook_count(const CodecSpec& spec, Scope scope, int num_kv_heads, int head_dim) noexcept {
+    if (spec.kind != CodecKind::vq || scope == Scope::layer) {
+        return spec.kind == CodecKind::vq ? 1 : 0;
+    }
+    return static_cast<std::size_t>(num_kv_heads) *
+           (scope == Scope::head ? 1 : static_cast<std::size_t>(head_dim / spec.sub_dim));
+}
+
+bool learns(const Scheme& scheme) noexcept {
+    const auto calibrated = [](const TransformSpec& t) { return t.center || t.smooth || t.full; };
+    return has_codebooks(scheme) || calibrated(scheme.key_transform) || calibrated(scheme.value_transform);
 }
 
 std::span<const std::string_view> scheme_families() noexcept {
@@ -60,11 +81,38 @@ Scheme f16_scheme() {
                   .window = {.recent = 0, .sink = 0}};
 }
 
+bool Scheme::is_f16(int layer) const noexcept {
+    for (const LayerOverride& o : layers) {
+        if (o.first <= layer && layer <= o.last) {
+            return o.f16;
+        }
+    }
+    return is_f16();
+}
+
+Scheme scheme_of_layer(const Scheme& scheme, int layer) {
+    Scheme out = scheme;
+    out.layers.clear();
+    for (const LayerOverride& o : scheme.layers) {
+        if (o.first <= layer && layer <= o.last) {
+            if (o.f16) {
+                return f16_scheme();
+            }
+            out.key = o.key;
+            out.value = o.value;
+        }
+    }
+    if (!scheme.is_f16() && !has_codebooks(out) && out.norm == Norm::vector) {
+        out.norm = Norm::none;
+    }
+    return out;
+}
+
 Status validate(const Scheme& scheme) {
     if (scheme.is_f16()) {
         return {};
     }
-    if (scheme.family != "vecinfer") {
+    if (find_family(scheme.family) == nullptr) {
         return argument_error("scheme: family", spelling::shown(scheme.family),
                               fmt::format("one of {}", fmt::join(kFamilies, ", ")));
     }
@@ -87,6 +135,37 @@ Status validate(const Scheme& scheme) {
     if (Status s = check_range("recent", scheme.window.recent, 0, spelling::kMaxRecent); !s.ok()) {
         return s;
     }
+    int previous = -1;
+    for (const LayerOverride& o : scheme.layers) {
+        if (o.first <= previous || o.last < o.first || o.last > spelling::kMaxLayer) {
+            return argument_error("scheme: layers", fmt::format("{}-{} after {}", o.first, o.last, previous),
+                                  fmt::format("rising ranges up to {} that do not overlap", spelling::kMaxLayer));
+        }
+        previous = o.last;
+        if (o.f16 ? o.key != kF16Spec || o.value != kF16Spec : false) {
+            return argument_error("scheme: layers", "codecs with f16", "those of f16_scheme()");
+        }
+        for (const CodecSpec& spec : {o.key, o.value}) {
+            if (Status s = o.f16 ? Status() : check_spec("layers", spec); !s.ok()) {
+                return s;
+            }
+        }
+    }
+    std::vector<CodecSpec> specs = {scheme.key, scheme.value};
+    for (const LayerOverride& o : scheme.layers) {
+        specs.insert(specs.end(), {o.key, o.value});
+    }
+    // Until its group is complete, a token must be read from f16.
+    for (const CodecSpec& spec : specs) {
+        if (spec.groups_tokens() && scheme.window.recent < spec.group) {
+            return argument_error(
+                "scheme: recent", fmt::format("{}", scheme.window.recent),
+                fmt::format("at least {}, the tokens of a group of {}", spec.group, spelling::codec_name(spec)));
+        }
+    }
+    if (scheme.norm == Norm::vector && !has_codebooks(scheme)) {
+        return argument_error("scheme: norm", "vector", "none or auto with scalar codecs, which have scales of their own");
+    }
     return check_range("sink", scheme.window.sink, 0, spelling::kMaxSink);
 }
 
@@ -97,18 +176,29 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
     if (scheme.is_f16()) {
         return f16_scheme();
     }
+    const Family& family = *find_family(scheme.family);
+    const AutomaticParts& automatic = calibrated ? family.calibrated : family.data_free;
     Scheme out = scheme;
     if (out.key_transform.automatic) {
-        out.key_transform = calibrated ? kCalibratedKeyTransform : kDataFreeTransform;
+        out.key_transform = automatic.key_transform;
     }
     if (out.value_transform.automatic) {
-        out.value_transform = calibrated ? kCalibratedValueTransform : kDataFreeTransform;
+        out.value_transform = automatic.value_transform;
     }
     if (out.norm == Norm::automatic) {
-        out.norm = calibrated ? kCalibratedNorm : Norm::vector;
+        out.norm = automatic.norm;
+    }
+    const bool codebooks = has_codebooks(out);
+    if (!codebooks) {
+        out.norm = Norm::none;
+        out.scope = Scope::layer;
     }
     if (calibrated) {
         return out;
+    }
+    if (out.scope == Scope::subspace) {
+        return argument_error("scheme: scope", "subspace",
+                              "layer or head without a calibration (there is no universal codebook of a subspace)");
     }
     for (const auto& [option, spec] : {std::pair("kt", out.key_transform), std::pair("vt", out.value_transform)}) {
         if (spec.smooth || spec.center || spec.full) {
@@ -117,7 +207,7 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
                 "none or hadamard without a calibration (means, smooth factors and matrices come from a sidecar)");
         }
     }
-    if (out.norm != Norm::vector) {
+    if (codebooks && out.norm != Norm::vector) {
         return argument_error("scheme: norm", "none", "vector without a calibration (the universal codebook has unit scale)");
     }
     out.scope = Scope::layer;

@@ -6,18 +6,10 @@
 #include <charconv>
 #include <optional>
 
+#include "scheme/family.h"
+
 namespace vecinfer {
 namespace {
-
-struct Width {
-    std::string_view name;
-    CodecSpec spec;
-};
-constexpr std::array<Width, 5> kWidths = {{{"1", {CodecKind::vq, 8, 8}},
-                                           {"1.5", {CodecKind::vq, 8, 12}},
-                                           {"2", {CodecKind::vq, 4, 8}},
-                                           {"3", {CodecKind::vq, 4, 12}},
-                                           {"4", {CodecKind::vq, 2, 8}}}};
 
 template <class T>
 struct Word {
@@ -29,10 +21,16 @@ constexpr std::string_view kKeySteps =
     "auto, none, or center, smooth or smooth-opt, hadamard in this order joined by +, or full, or center+full";
 constexpr std::string_view kValueSteps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
 constexpr std::array<Word<Norm>, 3> kNorms = {{{"auto", Norm::automatic}, {"none", Norm::none}, {"vector", Norm::vector}}};
-constexpr std::array<Word<Scope>, 2> kScopes = {{{"layer", Scope::layer}, {"head", Scope::head}}};
+constexpr std::array<Word<Scope>, 3> kScopes = {{{"layer", Scope::layer}, {"head", Scope::head}, {"subspace", Scope::subspace}}};
+constexpr std::array<Word<Axis>, 2> kAxes = {{{"channel", Axis::channel}, {"token", Axis::token}}};
+constexpr std::array<Word<Levels>, 3> kLevels = {
+    {{"sym", Levels::symmetric}, {"asym", Levels::asymmetric}, {"hybrid", Levels::hybrid}}};
+constexpr int kScalarBits[] = {2, 3, 4, 8};
+constexpr int kGroups[] = {16, 32, 64, 128};
 constexpr std::array<Word<Prefill>, 2> kPrefills = {{{"windowed", Prefill::windowed}, {"exact", Prefill::exact}}};
 
-constexpr std::array<std::string_view, 9> kOptions = {"k", "v", "kt", "vt", "norm", "scope", "recent", "sink", "prefill"};
+constexpr std::array<std::string_view, 10> kOptions = {"k",     "v",      "kt",   "vt",      "norm",
+                                                       "scope", "recent", "sink", "prefill", "layers"};
 
 template <class Table>
 std::string names(const Table& table) {
@@ -105,32 +103,25 @@ Status parse_number(std::string_view option, std::string_view text, int high, in
     return {};
 }
 
-std::string codec_name(const CodecSpec& spec) {
-    return fmt::format("d{}b{}", spec.sub_dim, spec.code_bits);
-}
-
 Status parse_codec(std::string_view option, std::string_view text, CodecSpec& out) {
-    for (const CodecSpec& spec : supported_vq_specs()) {
-        if (codec_name(spec) == text) {
-            out = spec;
-            return {};
-        }
+    if (spelling::find_codec(text, out)) {
+        return {};
     }
     return scheme_error(option, text, fmt::format("one of {}", spelling::codec_names()));
 }
 
-Status parse_width(std::string_view text, CodecSpec& out) {
-    for (const Width& width : kWidths) {
+Status parse_width(std::string_view text, std::span<const Width> widths, CodecSpec& out) {
+    for (const Width& width : widths) {
         if (width.name == text) {
             out = width.spec;
             return {};
         }
     }
-    return scheme_error("width", text, fmt::format("one of {}", names(kWidths)));
+    return scheme_error("width", text, fmt::format("one of {}", names(widths)));
 }
 
-std::string_view width_name(const CodecSpec& spec) noexcept {
-    for (const Width& width : kWidths) {
+std::string_view width_name(const CodecSpec& spec, std::span<const Width> widths) noexcept {
+    for (const Width& width : widths) {
         if (width.spec == spec) {
             return width.name;
         }
@@ -138,18 +129,67 @@ std::string_view width_name(const CodecSpec& spec) noexcept {
     return {};
 }
 
-Status parse_widths(std::string_view text, Scheme& out) {
+Status parse_widths(std::string_view text, const Family& family, CodecSpec& key, CodecSpec& value) {
     const std::size_t v = text.find('v');
     if (text.empty() || text[0] != 'k' || v == std::string_view::npos) {
         return scheme_error("widths", text, "k<width>v<width>, for example k2v2, or option=value");
     }
-    if (Status s = parse_width(text.substr(1, v - 1), out.key); !s.ok()) {
+    if (Status s = parse_width(text.substr(1, v - 1), family.key_widths, key); !s.ok()) {
         return s;
     }
-    return parse_width(text.substr(v + 1), out.value);
+    return parse_width(text.substr(v + 1), family.value_widths, value);
 }
 
-Status parse_option(std::string_view option, std::string_view text, Scheme& out) {
+Status parse_override(std::string_view text, const Family& family, LayerOverride& out) {
+    const std::size_t colon = text.find(':');
+    if (colon == std::string_view::npos) {
+        return scheme_error("layers", text, "<layer or first-last>:<codecs>, for example 0-1:k4v4");
+    }
+    const std::string_view range = text.substr(0, colon);
+    const std::size_t dash = range.find('-');
+    if (Status s = parse_number("layers", range.substr(0, dash), spelling::kMaxLayer, out.first); !s.ok()) {
+        return s;
+    }
+    out.last = out.first;
+    if (dash != std::string_view::npos) {
+        if (Status s = parse_number("layers", range.substr(dash + 1), spelling::kMaxLayer, out.last); !s.ok()) {
+            return s;
+        }
+    }
+    const std::string_view codecs = text.substr(colon + 1);
+    if (codecs == "f16") {
+        out.f16 = true;
+        out.key = out.value = f16_scheme().key;
+        return {};
+    }
+    if (const std::size_t plus = codecs.find('+'); plus != std::string_view::npos) {
+        if (Status s = parse_codec("layers", codecs.substr(0, plus), out.key); !s.ok()) {
+            return s;
+        }
+        return parse_codec("layers", codecs.substr(plus + 1), out.value);
+    }
+    return parse_widths(codecs, family, out.key, out.value);
+}
+
+Status parse_layers(std::string_view text, const Family& family, std::vector<LayerOverride>& out) {
+    while (true) {
+        const std::size_t slash = text.find('/');
+        LayerOverride next;
+        if (Status s = parse_override(text.substr(0, slash), family, next); !s.ok()) {
+            return s;
+        }
+        out.push_back(next);
+        if (slash == std::string_view::npos) {
+            return {};
+        }
+        text.remove_prefix(slash + 1);
+    }
+}
+
+Status parse_option(std::string_view option, std::string_view text, const Family& family, Scheme& out) {
+    if (option == "layers") {
+        return parse_layers(text, family, out.layers);
+    }
     if (option == "k") {
         return parse_codec(option, text, out.key);
     }
@@ -187,7 +227,7 @@ std::optional<unsigned> option_bit(std::string_view option) noexcept {
     return std::nullopt;
 }
 
-Status parse_parts(std::string_view parts, Scheme& out) {
+Status parse_parts(std::string_view parts, const Family& family, Scheme& out) {
     unsigned seen = 0;
     bool first = true;
     while (true) {
@@ -198,7 +238,7 @@ Status parse_parts(std::string_view parts, Scheme& out) {
             if (!first) {
                 return scheme_error("option", part, fmt::format("option=value with option one of {}", fmt::join(kOptions, ", ")));
             }
-            if (Status s = parse_widths(part, out); !s.ok()) {
+            if (Status s = parse_widths(part, family, out.key, out.value); !s.ok()) {
                 return s;
             }
             seen |= *option_bit("k") | *option_bit("v");
@@ -212,7 +252,7 @@ Status parse_parts(std::string_view parts, Scheme& out) {
                 return scheme_error(option, "a second value", "it once (the short widths set k and v)");
             }
             seen |= *bit;
-            if (Status s = parse_option(option, part.substr(equals + 1), out); !s.ok()) {
+            if (Status s = parse_option(option, part.substr(equals + 1), family, out); !s.ok()) {
                 return s;
             }
         }
@@ -243,10 +283,39 @@ std::string shown(std::string_view text) {
 std::string codec_names() {
     std::string out;
     for (const CodecSpec& spec : supported_vq_specs()) {
-        out += out.empty() ? "" : ", ";
-        out += codec_name(spec);
+        out += codec_name(spec) + ", ";
     }
-    return out;
+    return out + "b<2, 3, 4 or 8>-<channel or token><16, 32 or 64>-<sym, asym or hybrid>";
+}
+
+std::string codec_name(const CodecSpec& spec) {
+    if (spec.kind != CodecKind::scalar) {
+        return fmt::format("d{}b{}", spec.sub_dim, spec.code_bits);
+    }
+    return fmt::format("b{}-{}{}-{}", spec.code_bits, name_of(kAxes, spec.axis), spec.group, name_of(kLevels, spec.levels));
+}
+
+bool find_codec(std::string_view name, CodecSpec& out) {
+    for (const CodecSpec& spec : supported_vq_specs()) {
+        if (codec_name(spec) == name) {
+            out = spec;
+            return true;
+        }
+    }
+    for (const int bits : kScalarBits) {
+        for (const auto& [axis_name, axis] : kAxes) {
+            for (const int group : kGroups) {
+                for (const auto& [levels_name, levels] : kLevels) {
+                    const CodecSpec spec{CodecKind::scalar, 1, bits, group, axis, levels};
+                    if ((axis == Axis::channel || group <= 64) && codec_name(spec) == name) {
+                        out = spec;
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+    return false;
 }
 
 std::string transform_name(const TransformSpec& spec) {
@@ -269,6 +338,29 @@ std::string transform_name(const TransformSpec& spec) {
 
 }  // namespace spelling
 
+namespace {
+
+// The layers option, or nothing; widths by name where `family` has names for both.
+std::string layers_text(const Scheme& scheme, const Family* family) {
+    std::string out;
+    for (const LayerOverride& o : scheme.layers) {
+        out += out.empty() ? ",layers=" : "/";
+        out += o.first == o.last ? fmt::format("{}:", o.first) : fmt::format("{}-{}:", o.first, o.last);
+        const std::string_view k = family != nullptr ? width_name(o.key, family->key_widths) : std::string_view();
+        const std::string_view v = family != nullptr ? width_name(o.value, family->value_widths) : std::string_view();
+        if (o.f16) {
+            out += "f16";
+        } else if (!k.empty() && !v.empty()) {
+            out += fmt::format("k{}v{}", k, v);
+        } else {
+            out += fmt::format("{}+{}", spelling::codec_name(o.key), spelling::codec_name(o.value));
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
 Result<Scheme> parse_scheme(std::string_view text) {
     const std::size_t colon = text.find(':');
     const std::string_view family = text.substr(0, colon);
@@ -278,14 +370,18 @@ Result<Scheme> parse_scheme(std::string_view text) {
         }
         return f16_scheme();
     }
-    if (family != "vecinfer") {
+    const Family* known = find_family(family);
+    if (known == nullptr) {
         return scheme_error("family", family, fmt::format("one of {}", fmt::join(scheme_families(), ", ")));
     }
-    Scheme out;
+    Scheme out = known->defaults;
     if (colon != std::string_view::npos) {
-        if (Status s = parse_parts(text.substr(colon + 1), out); !s.ok()) {
+        if (Status s = parse_parts(text.substr(colon + 1), *known, out); !s.ok()) {
             return s;
         }
+    }
+    if (Status s = validate(out); !s.ok()) {
+        return s;
     }
     return out;
 }
@@ -294,46 +390,52 @@ std::string to_string(const Scheme& scheme) {
     if (scheme.is_f16()) {
         return "f16";
     }
-    static const Scheme kDefault;
+    const Family* family = find_family(scheme.family);
+    if (family == nullptr) {
+        return to_long_string(scheme);
+    }
+    const Scheme& defaults = family->defaults;
     std::string out = scheme.family + ":";
-    if (const std::string_view k = width_name(scheme.key), v = width_name(scheme.value); !k.empty() && !v.empty()) {
+    if (const std::string_view k = width_name(scheme.key, family->key_widths), v = width_name(scheme.value, family->value_widths);
+        !k.empty() && !v.empty()) {
         out += fmt::format("k{}v{}", k, v);
     } else {
-        out += fmt::format("k={},v={}", codec_name(scheme.key), codec_name(scheme.value));
+        out += fmt::format("k={},v={}", spelling::codec_name(scheme.key), spelling::codec_name(scheme.value));
     }
-    if (!scheme.key_transform.automatic) {
+    if (scheme.key_transform != defaults.key_transform) {
         out += fmt::format(",kt={}", spelling::transform_name(scheme.key_transform));
     }
-    if (!scheme.value_transform.automatic) {
+    if (scheme.value_transform != defaults.value_transform) {
         out += fmt::format(",vt={}", spelling::transform_name(scheme.value_transform));
     }
-    if (scheme.norm != kDefault.norm) {
+    if (scheme.norm != defaults.norm) {
         out += fmt::format(",norm={}", name_of(kNorms, scheme.norm));
     }
-    if (scheme.scope != kDefault.scope) {
+    if (scheme.scope != defaults.scope) {
         out += fmt::format(",scope={}", name_of(kScopes, scheme.scope));
     }
-    if (scheme.window.recent != kDefault.window.recent) {
+    if (scheme.window.recent != defaults.window.recent) {
         out += fmt::format(",recent={}", scheme.window.recent);
     }
-    if (scheme.window.sink != kDefault.window.sink) {
+    if (scheme.window.sink != defaults.window.sink) {
         out += fmt::format(",sink={}", scheme.window.sink);
     }
-    if (scheme.prefill != kDefault.prefill) {
+    if (scheme.prefill != defaults.prefill) {
         out += fmt::format(",prefill={}", name_of(kPrefills, scheme.prefill));
     }
-    return out;
+    return out + layers_text(scheme, family);
 }
 
 std::string to_long_string(const Scheme& scheme) {
     if (scheme.is_f16()) {
         return "f16";
     }
-    return fmt::format("{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={}", scheme.family,
-                       codec_name(scheme.key), codec_name(scheme.value), spelling::transform_name(scheme.key_transform),
-                       spelling::transform_name(scheme.value_transform), name_of(kNorms, scheme.norm),
-                       name_of(kScopes, scheme.scope), scheme.window.recent, scheme.window.sink,
-                       name_of(kPrefills, scheme.prefill));
+    const std::string out = fmt::format(
+        "{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={}", scheme.family, spelling::codec_name(scheme.key),
+        spelling::codec_name(scheme.value), spelling::transform_name(scheme.key_transform),
+        spelling::transform_name(scheme.value_transform), name_of(kNorms, scheme.norm), name_of(kScopes, scheme.scope),
+        scheme.window.recent, scheme.window.sink, name_of(kPrefills, scheme.prefill));
+    return out + layers_text(scheme, nullptr);
 }
 
 }  // namespace vecinfer

@@ -83,10 +83,10 @@ Status check_layer(const Scheme& scheme, const LayerCalibration& layer) {
     if (shape.num_kv_heads < 1 || shape.num_kv_heads > kMaxHeads) {
         return layer_error(shape.layer, "num_kv_heads", fmt::format("{}", shape.num_kv_heads), fmt::format("1 to {}", kMaxHeads));
     }
-    if (Status s = check_head_dim(shape.layer, "k", shape.head_dim_k, scheme.key.sub_dim); !s.ok()) {
+    if (Status s = check_head_dim(shape.layer, "k", shape.head_dim_k, scheme.key.channel_step()); !s.ok()) {
         return s;
     }
-    if (Status s = check_head_dim(shape.layer, "v", shape.head_dim_v, scheme.value.sub_dim); !s.ok()) {
+    if (Status s = check_head_dim(shape.layer, "v", shape.head_dim_v, scheme.value.channel_step()); !s.ok()) {
         return s;
     }
     if (Status s = check_smooth_factors(layer, scheme.key_transform.smooth); !s.ok()) {
@@ -104,11 +104,13 @@ Status check_layer(const Scheme& scheme, const LayerCalibration& layer) {
             return s;
         }
     }
-    const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
-    if (Status s = check_codebooks(shape.layer, "k", layer.key_codebooks, scheme.key, codebooks); !s.ok()) {
+    if (Status s = check_codebooks(shape.layer, "k", layer.key_codebooks, scheme.key,
+                                   codebook_count(scheme.key, scheme.scope, shape.num_kv_heads, dk));
+        !s.ok()) {
         return s;
     }
-    return check_codebooks(shape.layer, "v", layer.value_codebooks, scheme.value, codebooks);
+    return check_codebooks(shape.layer, "v", layer.value_codebooks, scheme.value,
+                           codebook_count(scheme.value, scheme.scope, shape.num_kv_heads, dv));
 }
 
 Status check_text(std::string_view name, const std::string& text) {
@@ -151,7 +153,11 @@ Status check_sidecar(const Sidecar& sidecar) {
                                   fmt::format("rising indices from 0 to {}", kMaxLayerIndex));
         }
         previous = layer.shape.layer;
-        if (Status s = check_layer(sidecar.scheme, layer); !s.ok()) {
+        const Scheme scheme = scheme_of_layer(sidecar.scheme, layer.shape.layer);
+        if (scheme.is_f16()) {
+            return layer_error(layer.shape.layer, "calibration", "one", "none: the scheme keeps this layer in f16");
+        }
+        if (Status s = check_layer(scheme, layer); !s.ok()) {
             return s;
         }
     }

@@ -51,16 +51,21 @@ Status check_calibration(const Scheme& scheme, const LayerShape& shape, const La
         !s.ok()) {
         return s;
     }
-    const std::size_t codebooks = scheme.scope == Scope::head ? static_cast<std::size_t>(shape.num_kv_heads) : 1;
-    for (const std::vector<Codebook>* side : {&calibration.key_codebooks, &calibration.value_codebooks}) {
-        if (side->size() != codebooks) {
-            return layer_mismatch(shape.layer, "codebooks", fmt::format("{}", side->size()), fmt::format("{}", codebooks));
+    const std::size_t keys = codebook_count(scheme.key, scheme.scope, shape.num_kv_heads, dk);
+    const std::size_t values = codebook_count(scheme.value, scheme.scope, shape.num_kv_heads, dv);
+    for (const auto& [got, expected] :
+         {std::pair(calibration.key_codebooks.size(), keys), std::pair(calibration.value_codebooks.size(), values)}) {
+        if (got != expected) {
+            return layer_mismatch(shape.layer, "codebooks", fmt::format("{}", got), fmt::format("{}", expected));
         }
     }
     return {};
 }
 
 Result<std::vector<Codebook>> universal_codebooks(const CodecSpec& spec) {
+    if (spec.kind == CodecKind::scalar) {
+        return std::vector<Codebook>();
+    }
     const Codebook* codebook = universal_codebook(spec.sub_dim, spec.code_bits);
     if (codebook == nullptr) {
         return Status(ErrorCode::unsupported, fmt::format("no universal codebook for d{}b{}: this width needs a calibration",
@@ -90,11 +95,12 @@ Result<std::vector<HeadTransform>> make_transforms(const TransformSpec& spec, in
 }
 
 Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShape& shape, const LayerCalibration* calibration) {
-    const Result<Scheme> scheme = resolve(unresolved, calibration != nullptr);
-    if (!scheme.ok()) {
-        return scheme.status();
+    const Result<Scheme> resolved = resolve(unresolved, calibration != nullptr);
+    if (!resolved.ok()) {
+        return resolved.status();
     }
-    if (scheme->is_f16()) {
+    const Scheme scheme = scheme_of_layer(resolved.value(), shape.layer);
+    if (scheme.is_f16()) {
         return argument_error("scheme", "f16", "a scheme with codes");
     }
     if (shape.num_kv_heads < 1) {
@@ -102,13 +108,13 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
     }
     const bool key = side == Side::key;
     const int head_dim = key ? shape.head_dim_k : shape.head_dim_v;
-    const CodecSpec& spec = key ? scheme->key : scheme->value;
+    const CodecSpec& spec = key ? scheme.key : scheme.value;
     std::vector<Codebook> codebooks;
     std::span<const float> smooth_factors;
     std::span<const float> center;
     std::span<const float> matrix;
     if (calibration != nullptr) {
-        if (Status s = check_calibration(scheme.value(), shape, *calibration); !s.ok()) {
+        if (Status s = check_calibration(scheme, shape, *calibration); !s.ok()) {
             return s;
         }
         codebooks = key ? calibration->key_codebooks : calibration->value_codebooks;
@@ -122,12 +128,13 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
         }
         codebooks = std::move(universal.value());
     }
-    Result<std::vector<HeadTransform>> transforms = make_transforms(key ? scheme->key_transform : scheme->value_transform,
+    Result<std::vector<HeadTransform>> transforms = make_transforms(key ? scheme.key_transform : scheme.value_transform,
                                                                     shape.num_kv_heads, head_dim, smooth_factors, center, matrix);
     if (!transforms.ok()) {
         return with_prefix(fmt::format("layer {}", shape.layer), transforms.status());
     }
-    Result<RowCodec> codec = RowCodec::create(spec, scheme->norm, head_dim, std::move(transforms.value()), std::move(codebooks));
+    const Norm norm = spec.kind == CodecKind::vq ? scheme.norm : Norm::none;
+    Result<RowCodec> codec = RowCodec::create(spec, norm, head_dim, std::move(transforms.value()), std::move(codebooks));
     if (!codec.ok()) {
         return with_prefix(fmt::format("layer {}", shape.layer), codec.status());
     }

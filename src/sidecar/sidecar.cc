@@ -11,7 +11,7 @@
 //   blk.<index>.k.smooth        F32 (head_dim_k, num_kv_heads), only if the scheme smooths
 //   blk.<index>.[kv].center     F32 (head_dim, num_kv_heads), only if that side is centered
 //   blk.<index>.[kv].matrix     F32 (head_dim, head_dim, num_kv_heads), row-major, only with full
-//   blk.<index>.[kv].centroids  I8 (sub_dim, num_centroids, codebooks)
+//   blk.<index>.[kv].centroids  I8 (sub_dim, num_centroids, codebooks), only of vq codecs, as the scales
 //   blk.<index>.[kv].scale      F32 (codebooks)
 // Readers ignore keys and tensors that they do not know, so additions do not need a new version.
 #include "vecinfer/sidecar.h"
@@ -119,6 +119,9 @@ Status check_kind(const gguf::File& file) {
 }
 
 std::vector<Codebook> read_codebooks(Reader& reader, int layer, char side, const CodecSpec& spec, std::uint64_t count) {
+    if (count == 0) {
+        return {};
+    }
     const std::uint64_t centroids = std::uint64_t{1} << spec.code_bits;
     const auto sub_dim = static_cast<std::uint64_t>(spec.sub_dim);
     const std::vector<float> scales =
@@ -193,17 +196,20 @@ Status read_layers(Reader& reader, Sidecar& out) {
     for (const LayerShape& shape : shapes) {
         LayerCalibration layer;
         layer.shape = shape;
+        const Scheme scheme = scheme_of_layer(out.scheme, shape.layer);
+        if (scheme.is_f16()) {
+            return corrupt(fmt::format("layer {}: got a calibration, but the scheme keeps this layer in f16", shape.layer));
+        }
         const auto heads = static_cast<std::uint64_t>(shape.num_kv_heads);
-        const std::uint64_t codebooks = out.scheme.scope == Scope::head ? heads : 1;
-        if (out.scheme.key_transform.smooth) {
+        if (scheme.key_transform.smooth) {
             layer.smooth_factors = reader.tensor<float>(fmt::format("blk.{}.k.smooth", shape.layer), gguf::kTensorF32,
                                                         {static_cast<std::uint64_t>(shape.head_dim_k), heads});
         }
-        if (out.scheme.key_transform.center) {
+        if (scheme.key_transform.center) {
             layer.key_center = reader.tensor<float>(fmt::format("blk.{}.k.center", shape.layer), gguf::kTensorF32,
                                                     {static_cast<std::uint64_t>(shape.head_dim_k), heads});
         }
-        if (out.scheme.value_transform.center) {
+        if (scheme.value_transform.center) {
             layer.value_center = reader.tensor<float>(fmt::format("blk.{}.v.center", shape.layer), gguf::kTensorF32,
                                                       {static_cast<std::uint64_t>(shape.head_dim_v), heads});
         }
@@ -213,10 +219,15 @@ Status read_layers(Reader& reader, Sidecar& out) {
                                                {dim, dim, heads})
                         : std::vector<float>();
         };
-        layer.key_matrix = read_matrix(out.scheme.key_transform.full, 'k', shape.head_dim_k);
-        layer.value_matrix = read_matrix(out.scheme.value_transform.full, 'v', shape.head_dim_v);
-        layer.key_codebooks = read_codebooks(reader, shape.layer, 'k', out.scheme.key, codebooks);
-        layer.value_codebooks = read_codebooks(reader, shape.layer, 'v', out.scheme.value, codebooks);
+        layer.key_matrix = read_matrix(scheme.key_transform.full, 'k', shape.head_dim_k);
+        layer.value_matrix = read_matrix(scheme.value_transform.full, 'v', shape.head_dim_v);
+        const auto books = [&](const CodecSpec& spec, int head_dim) {
+            return codebook_count(spec, scheme.scope, shape.num_kv_heads, head_dim);
+        };
+        const CodecSpec& key = scheme.key;
+        const CodecSpec& value = scheme.value;
+        layer.key_codebooks = read_codebooks(reader, shape.layer, 'k', key, books(key, shape.head_dim_k));
+        layer.value_codebooks = read_codebooks(reader, shape.layer, 'v', value, books(value, shape.head_dim_v));
         if (!reader.status().ok()) {
             return reader.status();
         }
@@ -242,6 +253,9 @@ Status check_hash(const gguf::File& file) {
 }
 
 void add_codebooks(gguf::Writer& writer, int layer, char side, const std::vector<Codebook>& codebooks) {
+    if (codebooks.empty()) {
+        return;
+    }
     std::vector<float> scales;
     std::vector<std::int8_t> centroids;
     for (const Codebook& codebook : codebooks) {

@@ -64,7 +64,8 @@ inline Sidecar golden_sidecar() {
 }
 
 /// Gives `layer` what `scheme`, resolved, asks for: factors, means and matrices (invertible, no two alike) and codebooks.
-inline void fill_for_scheme(const Scheme& scheme, LayerCalibration& layer) {
+inline void fill_for_scheme(const Scheme& whole, LayerCalibration& layer) {
+    const Scheme scheme = scheme_of_layer(whole, layer.shape.layer);
     const auto numbers = [&](bool wanted, int per_head, float start) {
         std::vector<float> out;
         for (int i = 0; wanted && i < layer.shape.num_kv_heads * per_head; ++i) {
@@ -88,9 +89,11 @@ inline void fill_for_scheme(const Scheme& scheme, LayerCalibration& layer) {
     layer.value_center = numbers(scheme.value_transform.center, dv, -2.0f);
     layer.key_matrix = matrices(scheme.key_transform.full, dk, 1.5f);
     layer.value_matrix = matrices(scheme.value_transform.full, dv, -0.75f);
-    const int books = scheme.scope == Scope::head ? layer.shape.num_kv_heads : 1;
-    layer.key_codebooks = golden_codebooks(1, 0, scheme.key.sub_dim, books);
-    layer.value_codebooks = golden_codebooks(1, 1, scheme.value.sub_dim, books);
+    const auto books = [&](const CodecSpec& spec, int head_dim) {
+        return static_cast<int>(codebook_count(spec, scheme.scope, layer.shape.num_kv_heads, head_dim));
+    };
+    layer.key_codebooks = golden_codebooks(1, 0, scheme.key.sub_dim, books(scheme.key, dk));
+    layer.value_codebooks = golden_codebooks(1, 1, scheme.value.sub_dim, books(scheme.value, dv));
 }
 
 /// Raw GGUF, so that malformed files can be made that no writer would make.

@@ -45,7 +45,7 @@ TEST(LayerCodecs, EachHeadUsesItsOwnCodebookAndFactors) {
         std::uint8_t norm = 0;
         std::vector<float> y(16);
         codec->encode(head, x.data(), codes.data(), &norm);
-        codec->decode_original(head, codes.data(), norm, y.data());
+        codec->decode_original(head, codes.data(), &norm, y.data());
         EXPECT_EQ(x, y) << head;
         for (int m = 0; m < 4; ++m) {
             EXPECT_EQ(codes[static_cast<std::size_t>(m)], (5 * m + 3) % 16) << head;
@@ -55,14 +55,37 @@ TEST(LayerCodecs, EachHeadUsesItsOwnCodebookAndFactors) {
 }
 
 TEST(LayerCodecs, EveryWidthWorksWithoutCalibration) {
-    for (const char* width : {"4", "3", "2", "1.5", "1"}) {
-        const std::string text = std::string("vecinfer:k") + width + "v" + width;
+    for (const char* spelling : {"vecinfer:k4v4", "vecinfer:k3v3", "vecinfer:k2.5v2.5", "vecinfer:k2v2", "vecinfer:k1.5v1.5",
+                                 "vecinfer:k1v1", "rotated:k4v4", "rotated:k3v3", "rotated:k2v2"}) {
+        const std::string text = spelling;
         const Result<RowCodec> key = make_key_codec(scheme_of(text.c_str()), kShape, nullptr);
         ASSERT_TRUE(key.ok()) << text << ": " << key.status().message();
         EXPECT_TRUE(key->has_norm());
         EXPECT_EQ(key->sub_dim(), scheme_of(text.c_str()).key.sub_dim);
         EXPECT_TRUE(make_value_codec(scheme_of(text.c_str()), kShape, nullptr).ok()) << text;
     }
+}
+
+TEST(LayerCodecs, ScalarSchemesNeedNoCodebooks) {
+    for (const char* text : {"kivi:k2v4", "innerq:k3v2h,recent=96", "vecinfer:k=b3-channel16-asym,v=d4b8"}) {
+        LayerShape shape = kShape;
+        shape.head_dim_k = shape.head_dim_v = 64;
+        const Result<RowCodec> key = make_key_codec(scheme_of(text), shape, nullptr);
+        ASSERT_TRUE(key.ok()) << text << ": " << key.status().message();
+        EXPECT_EQ(key->spec(), scheme_of(text).key);
+        EXPECT_TRUE(make_value_codec(scheme_of(text), shape, nullptr).ok()) << text;
+    }
+}
+
+TEST(LayerCodecs, LayersGetTheirOwnCodec) {
+    const Scheme scheme = scheme_of("vecinfer:k2v2,layers=2:f16/3:k4v1");
+    EXPECT_EQ(make_key_codec(scheme, kShape, nullptr)->sub_dim(), 2);
+    EXPECT_EQ(make_value_codec(scheme, kShape, nullptr)->sub_dim(), 8);
+    LayerShape other = kShape;
+    other.layer = 4;
+    EXPECT_EQ(make_key_codec(scheme, other, nullptr)->sub_dim(), 4);
+    other.layer = 2;
+    EXPECT_EQ(make_key_codec(scheme, other, nullptr).status().message(), "scheme: got f16, expected a scheme with codes");
 }
 
 TEST(LayerCodecs, SameInputsGiveTheSameHash) {

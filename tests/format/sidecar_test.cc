@@ -30,7 +30,8 @@ TEST(Sidecar, RoundTripsEveryKindOfContent) {
     for (const char* text :
          {"vecinfer:k2v2", "vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,recent=0,sink=0", "vecinfer:k2v2,kt=smooth",
           "vecinfer:k2v2,kt=center+smooth-opt+hadamard,vt=center+hadamard", "vecinfer:k2v4,kt=center,vt=center,scope=layer",
-          "vecinfer:k2v2,kt=full,vt=center+full,norm=none", "vecinfer:k4v2,kt=center+full,vt=full"}) {
+          "vecinfer:k2v2,kt=full,vt=center+full,norm=none", "vecinfer:k4v2,kt=center+full,vt=full", "million:k2v4",
+          "vecinfer:k=b3-token32-sym,v=d4b8,kt=smooth", "vecinfer:k2v2,layers=1:f16/2:k4v1"}) {
         Sidecar sidecar = golden_sidecar();
         sidecar.scheme = resolve(parse_scheme(text).value(), true).value();
         sidecar.model.layer_hashes.clear();

@@ -1,4 +1,5 @@
-// Suites AnyScheme, which holds for every scheme, and CodeRows, for schemes without a window (recent=0,sink=0).
+// Suites AnyScheme, which holds for every scheme, CodeRows, for schemes without a window (recent=0,sink=0), and ScalarScheme, for
+// scalar codecs in place of the tests of AnyScheme that groups of tokens cannot meet to the last bit.
 
 #include "graph_tokens.h"
 
@@ -221,6 +222,101 @@ std::vector<double> score_differences(CachePair& pair, const Shape& shape, int n
         }
     }
     return scores;
+}
+
+// Restored rows that had left the window are decoded values rounded to f16; they come back as codes of those.
+TEST(ScalarScheme, SavedRowsContinueUpToF16Rounding) {
+    for (const Shape& shape : {Shape{64, 2, 4}, Shape{256, 1, 2}}) {
+        const int n = 300;
+        const Tokens tokens(shape, n + 1, 21);
+        const std::vector<float> q = queries_for(shape, 2);
+        const std::span<const float> first = std::span(q).first(q.size() / 2);
+        CachePair from(shape);
+        ASSERT_EQ(from.run(tokens.write(0, n)), GGML_STATUS_SUCCESS);
+        const std::vector<float> expected = attend(from, shape, n, first);
+        Batch next = tokens.write(n, 1);
+        causal(next, shape, first, 1, n);
+        std::vector<float> next_expected;
+        const std::vector<std::uint8_t> k = CachePair::save(from.k(), 0, n);
+        const std::vector<std::uint8_t> v = CachePair::save(from.v(), 0, n);
+        ASSERT_EQ(from.run(next, &next_expected), GGML_STATUS_SUCCESS);
+        const std::size_t row = k.size() / n;
+        for (const bool one_by_one : {false, true}) {
+            for (const bool bound : {false, true}) {
+                CachePair to(shape);
+                if (bound) {
+                    ASSERT_EQ(to.run(Tokens(shape, 200, 22).write(0, 200)), GGML_STATUS_SUCCESS);
+                }
+                for (int i = n - 1; one_by_one && i >= 0; --i) {
+                    const auto at = static_cast<std::ptrdiff_t>(i * row);
+                    CachePair::load(to.k(), i, {k.begin() + at, k.begin() + at + static_cast<std::ptrdiff_t>(row)});
+                    CachePair::load(to.v(), i, {v.begin() + at, v.begin() + at + static_cast<std::ptrdiff_t>(row)});
+                }
+                if (!one_by_one) {
+                    CachePair::load(to.k(), 0, k);
+                    CachePair::load(to.v(), 0, v);
+                }
+                EXPECT_LT(relative_error(attend(to, shape, n, first), expected), 0.02) << one_by_one << bound;
+                std::vector<float> out;
+                ASSERT_EQ(to.run(next, &out), GGML_STATUS_SUCCESS);
+                EXPECT_LT(relative_error(out, next_expected), 0.02) << one_by_one << bound;
+            }
+        }
+    }
+}
+
+TEST(ScalarScheme, RowsDoNotDependOnTheBatchSplit) {
+    for (const Shape& shape : {Shape{64, 2, 4}, Shape{128, 1, 2}}) {
+        const int n = 512;
+        const Tokens tokens(shape, n, 20);
+        const std::vector<float> q = queries_for(shape, 1);
+        std::vector<std::uint8_t> k;
+        std::vector<std::uint8_t> v;
+        std::vector<float> expected;
+        for (const int size : {512, 64, 7, 1}) {
+            CachePair pair(shape);
+            for (int i = 0; i < n; i += size) {
+                ASSERT_EQ(pair.run(tokens.write(i, std::min(size, n - i))), GGML_STATUS_SUCCESS);
+            }
+            const std::vector<float> out = attend(pair, shape, n, q);
+            if (size == 512) {
+                k = CachePair::save(pair.k(), 0, n);
+                v = CachePair::save(pair.v(), 0, n);
+                expected = out;
+            } else {
+                EXPECT_TRUE(CachePair::save(pair.k(), 0, n) == k) << "keys, batches of " << size;
+                EXPECT_TRUE(CachePair::save(pair.v(), 0, n) == v) << "values, batches of " << size;
+                EXPECT_LT(relative_error(out, expected), 1e-6) << "batches of " << size;
+            }
+        }
+    }
+}
+
+// A shifted key is one more rounding away from the one that was written, and a group of them is encoded as a whole.
+TEST(ScalarScheme, ShiftedKeysStayNearTheRotatedOnes) {
+    const Shape shape{64, 2, 2, 512};
+    const int n = 400;
+    const int delta = -10;
+    const Tokens tokens(shape, n, 30);
+    Tokens rotated = tokens;
+    rotate(rotated.k, shape.head_dim, shape.head_dim, delta);
+    CachePair shifted(shape);
+    CachePair direct(shape);
+    ASSERT_EQ(shifted.run(tokens.write(0, n)), GGML_STATUS_SUCCESS);
+    ASSERT_EQ(direct.run(rotated.write(0, n)), GGML_STATUS_SUCCESS);
+    std::vector<std::int32_t> shift(static_cast<std::size_t>(shape.cells), 0);
+    std::fill_n(shift.begin(), n, delta);
+    ASSERT_EQ(shifted.shift_keys(shift, shape.head_dim), GGML_STATUS_SUCCESS);
+    const std::vector<float> q = queries_for(shape, 1);
+    const std::vector<float> exact =
+        reference_attention(shape, cache_rows(shape, rotated.k), cache_rows(shape, rotated.v), q, [&] {
+            Batch b;
+            causal(b, shape, q, 1, n - 1);
+            return b.visible;
+        }());
+    const double once = relative_error(attend(direct, shape, n, q), exact);
+    const double twice = relative_error(attend(shifted, shape, n, q), exact);
+    EXPECT_LT(twice, 2 * once + 0.05);
 }
 
 TEST(CodeRows, ShiftAddsNoMoreThanASecondQuantization) {

@@ -7,6 +7,7 @@
 #include "cache_fixture.h"
 #include "codec/f16.h"
 #include "dispatch/isa.h"
+#include "scheme/spelling.h"
 
 namespace vecinfer::testing {
 namespace {
@@ -31,6 +32,9 @@ struct Case {
     float magnitude = 1.0f;
     TransformSpec key_transform{true, true};
     TransformSpec value_transform{false, false};
+    bool per_subspace = false;
+    std::string key_scalar;  // names of scalar codecs, empty: vq
+    std::string value_scalar;
 };
 
 std::vector<Case> cases() {
@@ -49,6 +53,36 @@ std::vector<Case> cases() {
         all.push_back({.name = "d" + std::to_string(s.sub_dim) + "b" + std::to_string(s.code_bits),
                        .sub_dim = s.sub_dim,
                        .code_bits = s.code_bits});
+    }
+    for (const CodecSpec& s : supported_vq_specs()) {
+        all.push_back({.name = "pq_d" + std::to_string(s.sub_dim) + "b" + std::to_string(s.code_bits),
+                       .head_dim_k = 80,
+                       .sub_dim = s.sub_dim,
+                       .code_bits = s.code_bits,
+                       .num_tokens = 2,
+                       .window = {16, 2},
+                       .per_subspace = true});
+    }
+    const std::pair<const char*, const char*> scalars[] = {{"b2-token32-asym", "b2-channel32-asym"},
+                                                           {"b4-token32-asym", "b4-channel32-asym"},
+                                                           {"b3-channel32-sym", "b3-token32-sym"},
+                                                           {"b3-channel32-sym", "b2-token32-hybrid"},
+                                                           {"b4-channel64-sym", "b4-token64-sym"},
+                                                           {"b8-channel16-hybrid", "b8-token16-asym"},
+                                                           {"b3-channel64-asym", ""}};
+    for (std::size_t i = 0; i < std::size(scalars); ++i) {
+        for (const bool transformed : {false, true}) {
+            all.push_back({.name = "scalar" + std::to_string(i) + (transformed ? "_transformed" : ""),
+                           .head_dim_k = 128,
+                           .kv_len = 333,
+                           .num_tokens = 3,
+                           .window = {64, 2},
+                           .sinks = true,
+                           .key_transform = {transformed, transformed},
+                           .value_transform = {false, transformed},
+                           .key_scalar = scalars[i].first,
+                           .value_scalar = scalars[i].second});
+        }
     }
     for (const int kv_len : {1, 63, 64, 65, 1023, 1025, 2500}) {
         all.push_back({.name = "len" + std::to_string(kv_len), .kv_len = kv_len, .window = {32, 4}});
@@ -74,7 +108,8 @@ std::vector<Case> cases() {
 // A filled pair of caches and the arguments of one call: the last num_tokens cells are the batch.
 struct Problem {
     explicit Problem(const Case& c)
-        : k(shape(c, c.head_dim_k, c.key_transform), 1), v(shape(c, c.head_dim_v, c.value_transform), 2) {
+        : k(shape(c, c.head_dim_k, c.key_transform, c.key_scalar), 1),
+          v(shape(c, c.head_dim_v, c.value_transform, c.value_scalar), 2) {
         const int history = c.kv_len - c.num_tokens;
         const int heads = c.num_kv_heads * c.group;
         const std::vector<float> k_rows = normal_rows(c.kv_len, c.num_kv_heads * c.head_dim_k, 11, c.magnitude);
@@ -122,12 +157,16 @@ struct Problem {
         p.prefill = c.prefill;
     }
 
-    static Shape shape(const Case& c, int head_dim, TransformSpec transform) {
+    static Shape shape(const Case& c, int head_dim, TransformSpec transform, const std::string& scalar = "") {
+        CodecSpec spec;
+        EXPECT_TRUE(scalar.empty() || spelling::find_codec(scalar, spec)) << scalar;
         return {.num_kv_heads = c.num_kv_heads,
                 .head_dim = head_dim,
                 .sub_dim = c.sub_dim,
                 .code_bits = c.code_bits,
+                .per_subspace = c.per_subspace,
                 .transform = transform,
+                .scalar = spec,
                 .num_cells = c.kv_len,
                 .window = c.window};
     }

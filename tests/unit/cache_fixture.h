@@ -19,7 +19,9 @@ struct Shape {
     int sub_dim = 4;
     int code_bits = 8;
     Norm norm = Norm::vector;
+    bool per_subspace = false;  // a codebook for each subspace
     TransformSpec transform{false, true};
+    CodecSpec scalar{};  // if its kind is scalar: instead of sub_dim, code_bits and norm
     int num_cells = 256;
     int num_streams = 1;
     WindowSpec window{0, 0};
@@ -66,16 +68,20 @@ public:
             Result<HeadTransform> t = HeadTransform::create(s.head_dim, s.transform, factors);
             EXPECT_TRUE(t.ok()) << t.status().message();
             transforms.push_back(std::move(t).value());
-            books.push_back(random_codebook(s.sub_dim, s.code_bits, seed + h));
+            for (int m = 0; s.scalar.kind != CodecKind::scalar && m < (s.per_subspace ? s.head_dim / s.sub_dim : 1); ++m) {
+                books.push_back(random_codebook(s.sub_dim, s.code_bits, seed + h + 100 * m));
+            }
         }
-        Result<RowCodec> codec = RowCodec::create({CodecKind::vq, s.sub_dim, s.code_bits}, s.norm, s.head_dim, transforms, books);
+        const bool scalar = s.scalar.kind == CodecKind::scalar;
+        Result<RowCodec> codec = RowCodec::create(scalar ? s.scalar : CodecSpec{CodecKind::vq, s.sub_dim, s.code_bits},
+                                                  scalar ? Norm::none : s.norm, s.head_dim, transforms, books);
         EXPECT_TRUE(codec.ok()) << codec.status().message();
         codec_ = std::make_unique<RowCodec>(std::move(codec).value());
         CacheGeometry g;
         g.row_dim = s.num_kv_heads * s.head_dim;
-        g.sub_dim = s.sub_dim;
-        g.code_bits = s.code_bits;
-        g.norms_per_row = s.norm == Norm::vector ? s.num_kv_heads : 0;
+        g.codec = codec_->spec();
+        g.num_heads = s.num_kv_heads;
+        g.norm = codec_->has_norm();
         g.num_cells = s.num_cells;
         g.num_streams = s.num_streams;
         g.window = s.window;

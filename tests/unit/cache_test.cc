@@ -2,7 +2,9 @@
 
 #include <cstring>
 #include <limits>
+#include <map>
 
+#include "cache/row_rounding.h"
 #include "cache_fixture.h"
 #include "codec/f16.h"
 
@@ -45,7 +47,7 @@ TEST_P(EveryWidth, PackedCellsDecodeToWhatTheCodecEncodes) {
             codec.encode(h, x.data(), codes.data(), &norm_code);
             std::vector<float> expected(head_dim);
             std::vector<float> got(head_dim);
-            codec.decode(h, codes.data(), norm_code, expected.data());
+            codec.decode(h, codes.data(), &norm_code, expected.data());
             owned.cache.decode(0, h, cells[i], cells[i] + 1, got.data());
             ASSERT_EQ(expected, got) << "row " << i << " head " << h;
         }
@@ -56,8 +58,58 @@ INSTANTIATE_TEST_SUITE_P(Shapes, EveryWidth,
                          ::testing::Combine(::testing::ValuesIn(supported_vq_specs().begin(), supported_vq_specs().end()),
                                             ::testing::Values(64, 80, 128, 256), ::testing::Values(Norm::none, Norm::vector)));
 
-TEST(PackedCache, CodesDoNotDependOnBatchSplitOrThreads) {
-    const Shape s{.num_kv_heads = 3, .code_bits = 12, .num_cells = 1024, .window = {32, 4}};
+// The bytes of a block by their definition in docs/cache_format.md, for every width.
+TEST_P(EveryWidth, PlanesHoldTheBitsOfTheCodes) {
+    const auto& [spec, head_dim, norm] = GetParam();
+    OwnedCache owned({.num_kv_heads = 1,
+                      .head_dim = head_dim,
+                      .sub_dim = spec.sub_dim,
+                      .code_bits = spec.code_bits,
+                      .norm = norm,
+                      .num_cells = 64});
+    const std::vector<float> rows = normal_rows(64, head_dim, 6);
+    owned.write(0, iota(0, 64), iota(0, 64), rows.data());
+    const RowCodec& codec = owned.codec();
+    std::vector<std::uint8_t> expected;
+    std::vector<std::vector<std::uint16_t>> codes(64, std::vector<std::uint16_t>(codec.num_subspaces()));
+    std::vector<std::uint8_t> norms(64);
+    for (int cell = 0; cell < 64; ++cell) {
+        std::vector<float> x(head_dim);
+        for (int d = 0; d < head_dim; ++d) {
+            x[d] = f16_to_f32(round_channel(rows[cell * head_dim + d], d));
+        }
+        codec.encode(0, x.data(), codes[cell].data(), &norms[cell]);
+    }
+    const std::map<int, std::vector<int>> planes = {{8, {8}}, {10, {8, 2}}, {12, {8, 4}}, {2, {2}}, {3, {2, 1}}, {4, {4}}};
+    for (int m = 0; m < codec.num_subspaces(); ++m) {
+        int low = 0;
+        for (const int width : planes.at(spec.code_bits)) {
+            for (int j = 0; j < 8 * width; ++j) {
+                unsigned byte = 0;
+                for (int i = 0; i < 8 / width; ++i) {
+                    byte |= (codes[j + 8 * width * i][m] >> low & ((1 << width) - 1)) << (width * i);
+                }
+                expected.push_back(static_cast<std::uint8_t>(byte));
+            }
+            low += width;
+        }
+    }
+    if (norm == Norm::vector) {
+        expected.insert(expected.end(), norms.begin(), norms.end());
+    }
+    const std::uint8_t* block = owned.cache.code_block(0, 0, 0);
+    EXPECT_EQ(expected, std::vector<std::uint8_t>(block, block + expected.size()));
+    EXPECT_EQ(expected.size(), 64 * owned.cache.geometry().row_bytes());
+}
+
+class BatchSplit : public ::testing::TestWithParam<CodecSpec> {};
+
+TEST_P(BatchSplit, CodesDoNotDependOnBatchSplitOrThreads) {
+    const Shape s{.num_kv_heads = 3,
+                  .sub_dim = GetParam().sub_dim,
+                  .code_bits = GetParam().code_bits,
+                  .num_cells = 1024,
+                  .window = {32, 4}};
     const std::vector<float> rows = normal_rows(1000, 192, 9);
     OwnedCache whole(s);
     whole.write(0, iota(0, 1000), iota(0, 1000), rows.data());
@@ -69,24 +121,27 @@ TEST(PackedCache, CodesDoNotDependOnBatchSplitOrThreads) {
         }
         for (int h = 0; h < 3; ++h) {
             for (int block = 0; block < 16; ++block) {
-                ASSERT_EQ(0, std::memcmp(whole.cache.code_block(0, h, block), parts.cache.code_block(0, h, block), 16 * 96 + 64))
+                const std::size_t bytes = static_cast<std::size_t>(64 / s.sub_dim * s.code_bits * 8 + 64);
+                ASSERT_EQ(0, std::memcmp(whole.cache.code_block(0, h, block), parts.cache.code_block(0, h, block), bytes))
                     << "split " << split << " head " << h << " block " << block;
             }
         }
     }
 }
 
+INSTANTIATE_TEST_SUITE_P(Widths, BatchSplit, ::testing::ValuesIn(supported_vq_specs().begin(), supported_vq_specs().end()));
+
 TEST(PackedCache, SizesAreWhatTheLayoutSays) {
-    CacheGeometry g{.row_dim = 192, .sub_dim = 4, .code_bits = 8, .norms_per_row = 3, .num_cells = 8192, .window = {128, 4}};
-    EXPECT_EQ(51u, g.row_bytes());
+    CacheGeometry g{.row_dim = 192, .codec = {}, .num_heads = 3, .norm = true, .num_cells = 8192, .window = {128, 4}};
+    EXPECT_EQ(51, g.row_bytes());
     EXPECT_EQ(160, g.window_rows());
     EXPECT_EQ(8192u * 51 + 160 * 192 * 2 + 160 * 16, g.total_bytes());
     g.window = {0, 0};
     EXPECT_EQ(8192u * 51, g.total_bytes());
     g.num_streams = 3;
     EXPECT_EQ(3u * 8192 * 51, g.total_bytes());
-    g = {.row_dim = 64, .sub_dim = 8, .code_bits = 12, .num_cells = 65, .window = {0, 0}};
-    EXPECT_EQ(12u, g.row_bytes());
+    g = {.row_dim = 64, .codec = {CodecKind::vq, 8, 12}, .num_cells = 65, .window = {0, 0}};
+    EXPECT_EQ(12, g.row_bytes());
     EXPECT_EQ(2u * 64 * 12, g.total_bytes());
 }
 
@@ -98,11 +153,11 @@ TEST(PackedCache, RefusesWhatDoesNotFit) {
     EXPECT_EQ("row_dim: got 64, expected 128 as the codec has",
               PackedCache::create(g, &owned.codec(), memory).status().message());
     g = owned.cache.geometry();
-    g.code_bits = 12;
+    g.codec.code_bits = 12;
     EXPECT_FALSE(PackedCache::create(g, &owned.codec(), memory).ok());
     g = owned.cache.geometry();
     EXPECT_FALSE(PackedCache::create(g, &owned.codec(), memory + 1).ok());
-    g.norms_per_row = 1;
+    g.num_heads = 1;
     EXPECT_FALSE(PackedCache::create(g, &owned.codec(), memory).ok());
 
     const std::int32_t zero[] = {0};

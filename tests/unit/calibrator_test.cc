@@ -350,13 +350,66 @@ TEST(Calibrator, ResultsMakeCodecs) {
     const Rows keys = make_rows(200, kHeads, 12);
     const Rows queries = make_rows(200, kHeads * kGroup, 13);
     for (const char* text :
-         {"vecinfer:k2v2", "vecinfer:k4v1,kt=full,vt=center+full,scope=layer", "vecinfer:k2v2,kt=smooth-opt,norm=none"}) {
+         {"vecinfer:k2v2", "vecinfer:k4v1,kt=full,vt=center+full,scope=layer", "vecinfer:k2v2,kt=smooth-opt,norm=none",
+          "million:k4v2", "million:k2v2,kt=center+hadamard", "rotated:k2v4"}) {
         const Scheme scheme = resolve(parse_scheme(text).value(), true).value();
         const LayerCalibration layer = calibrate(text, keys, keys, queries);
-        EXPECT_EQ(layer.key_codebooks.size(), scheme.scope == Scope::head ? 2u : 1u) << text;
+        const std::size_t per_head = scheme.scope == Scope::subspace ? kDim / scheme.key.sub_dim : 1;
+        EXPECT_EQ(layer.key_codebooks.size(), scheme.scope == Scope::layer ? 1u : 2 * per_head) << text;
         EXPECT_TRUE(make_key_codec(scheme, layer.shape, &layer).ok()) << text;
         EXPECT_TRUE(make_value_codec(scheme, layer.shape, &layer).ok()) << text;
     }
+}
+
+// Product quantization: with no more distinct pieces than centroids, each subspace of each head has its own pieces exactly, up to
+// the int8 rounding of its own codebook.
+TEST(Calibrator, SubspacesAreTrainedOnTheirOwnPieces) {
+    Rows keys = make_rows(100, kHeads, 16);
+    for (std::size_t i = 0; i < keys.values.size(); ++i) {
+        keys.values[i] *= std::exp2(static_cast<float>(i % (kHeads * kDim)) - 8.0f);  // every channel has a scale of its own
+    }
+    const LayerCalibration layer = calibrate("million:k2v4", keys, keys, make_rows(100, kHeads * kGroup, 17));
+    ASSERT_EQ(layer.key_codebooks.size(), static_cast<std::size_t>(kHeads * kDim / 4));
+    ASSERT_EQ(layer.value_codebooks.size(), static_cast<std::size_t>(kHeads * kDim / 2));
+    for (const auto& [books, sub_dim] : {std::pair(&layer.key_codebooks, 4), std::pair(&layer.value_codebooks, 2)}) {
+        for (std::size_t b = 0; b < books->size(); ++b) {
+            const Codebook& book = (*books)[b];
+            for (int token = 0; token < 100; ++token) {
+                const float* piece = &keys.values[static_cast<std::size_t>(token * kHeads * kDim) + b * sub_dim];
+                float nearest = std::numeric_limits<float>::infinity();
+                for (int k = 0; k < book.num_centroids(); ++k) {
+                    float worst = 0;
+                    for (int c = 0; c < sub_dim; ++c) {
+                        worst = std::max(worst, std::fabs(piece[c] - book.at(k, c)));
+                    }
+                    nearest = std::min(nearest, worst);
+                }
+                ASSERT_LE(nearest, 0.51f * book.scale + 1e-3f * std::fabs(piece[sub_dim - 1])) << b << ' ' << token;
+            }
+        }
+    }
+}
+
+TEST(Calibrator, LayersAreTrainedForTheirOwnCodecs) {
+    const Rows rows = make_rows(60, kHeads, 18);
+    const auto layer_of = [&](const char* text, int layer) -> std::vector<LayerCalibration> {
+        Calibrator c = calibrator(text);
+        KvRows kv = kv_rows(rows);
+        kv.layer = layer;
+        EXPECT_TRUE(c.observe_keys(kv).ok());
+        EXPECT_TRUE(c.observe_values(kv).ok());
+        Result<std::vector<LayerCalibration>> made = c.finish();
+        return made.ok() ? std::move(made).value() : std::vector<LayerCalibration>();
+    };
+    const char* text = "vecinfer:k2v2,kt=none,layers=1:k4v1/2:f16/3:b3-channel16-sym+d4b8";
+    EXPECT_EQ(layer_of(text, 0).at(0).key_codebooks.at(0).sub_dim, 4);
+    EXPECT_EQ(layer_of(text, 1).at(0).key_codebooks.at(0).sub_dim, 2);
+    EXPECT_EQ(layer_of(text, 1).at(0).value_codebooks.at(0).sub_dim, 8);
+    EXPECT_TRUE(layer_of(text, 2).empty());
+    EXPECT_TRUE(layer_of(text, 3).at(0).key_codebooks.empty());
+    EXPECT_EQ(layer_of(text, 3).at(0).value_codebooks.size(), 2u);
+    EXPECT_EQ(Calibrator::create({.scheme = parse_scheme("kivi").value()}).status().message(),
+              "scheme: got kivi:k2v2, expected one with codebooks, center, smooth or full: nothing to learn");
 }
 
 TEST(Calibrator, HeadsThatAreAlwaysZeroAreNoError) {

@@ -21,7 +21,7 @@ struct Pair {
     int sub_dim;
     int code_bits;
 };
-constexpr Pair kPairs[] = {{2, 8}, {4, 8}, {8, 8}, {4, 12}, {8, 12}};
+constexpr Pair kPairs[] = {{2, 8}, {4, 8}, {8, 8}, {4, 12}, {8, 12}, {4, 10}, {1, 2}, {1, 3}, {1, 4}};
 
 std::vector<float> normals(std::int64_t count, std::uint64_t seed) {
     Random random(seed);
@@ -420,12 +420,37 @@ TEST(Universal, EveryPairExistsAndIsAsGoodAsClaimed) {
     EXPECT_LE(error(8, 8), 0.3300);
     EXPECT_LE(error(4, 12), 0.0268);
     EXPECT_LE(error(8, 12), 0.1750);
+    EXPECT_LE(error(4, 10), 0.0530);
+    // The least that scalar levels can reach on a Gaussian is 0.1175, 0.03454 and 0.009497 (Max, 1960).
+    EXPECT_LE(error(1, 2), 0.1200);
+    EXPECT_LE(error(1, 3), 0.0355);
+    EXPECT_LE(error(1, 4), 0.0099);
     EXPECT_EQ(universal_codebook(2, 12), nullptr);
     EXPECT_EQ(universal_codebook(0, 0), nullptr);
 }
 
+// Optimal levels of a scalar quantizer for N(0,1), table I of J. Max, "Quantizing for minimum distortion", 1960.
+TEST(Universal, ScalarLevelsAreThePublishedOnes) {
+    const std::vector<double> published[] = {
+        {0.4528, 1.510}, {0.2451, 0.7560, 1.344, 2.152}, {0.1284, 0.3881, 0.6568, 0.9424, 1.256, 1.618, 2.069, 2.733}};
+    for (int bits = 2; bits <= 4; ++bits) {
+        const Codebook& codebook = *universal_codebook(1, bits);
+        std::vector<float> levels;
+        for (int k = 0; k < codebook.num_centroids(); ++k) {
+            levels.push_back(codebook.at(k, 0));
+        }
+        std::sort(levels.begin(), levels.end());
+        const std::vector<double>& half = published[bits - 2];
+        for (std::size_t i = 0; i < half.size(); ++i) {
+            const double tolerance = 0.5 * codebook.scale + 0.01;  // rounding to int8, and k-means on a sample
+            EXPECT_NEAR(levels[half.size() + i], half[i], tolerance) << bits;
+            EXPECT_NEAR(levels[half.size() - 1 - i], -half[i], tolerance) << bits;
+        }
+    }
+}
+
 TEST(Universal, DataIsWhatTheRecipeGives) {
-    // The smallest stands for all: one program and one recipe write the five.
+    // The smallest stands for all: one program and one recipe write them.
     const UniversalRecipe& recipe = kUniversalRecipes[0];
     EXPECT_EQ(train_universal(recipe, 2), *universal_codebook(recipe.sub_dim, recipe.code_bits));
 }

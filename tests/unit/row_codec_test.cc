@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Nearest, Kernels, testing::Values(Isa::scalar, Isa::avx
                          [](const auto& test) { return std::string(isa_name(test.param)); });
 
 TEST_P(Kernels, AgreeWithTheOracleBitForBit) {
-    for (int sub_dim : {2, 4, 8}) {
+    for (int sub_dim : {1, 2, 4, 8}) {
         const NearestFn nearest = nearest_kernel(GetParam(), sub_dim);
         for (int count : {64, 256, 4096}) {
             const int n = count == 4096 ? 37 : 203;
@@ -217,7 +217,7 @@ TEST_P(Kernels, EveryTailLengthAndPositionOfTheWinner) {
 }
 
 TEST_P(Kernels, HopelessInputHasADefinedCode) {
-    for (int sub_dim : {2, 4, 8}) {
+    for (int sub_dim : {1, 2, 4, 8}) {
         const Table table = channel_major(normals(256 * sub_dim, 3), sub_dim);
         for (float bad : {kNan, kInfinity, 3e38f}) {
             std::vector<float> x(static_cast<std::size_t>(sub_dim) * 3, bad);
@@ -229,7 +229,7 @@ TEST_P(Kernels, HopelessInputHasADefinedCode) {
 }
 
 TEST(Nearest, WinnersAreNearestInDoubleUpToRounding) {
-    for (int sub_dim : {2, 4, 8}) {
+    for (int sub_dim : {1, 2, 4, 8}) {
         const std::vector<float> centroids = normals(256 * sub_dim, 4);
         const std::vector<float> x = normals(500 * sub_dim, 5);
         const Table table = channel_major(centroids, sub_dim);
@@ -304,7 +304,7 @@ TEST(RowCodec, GoldenCodesOfATinyCodebook) {
     EXPECT_EQ(encoded.codes, (std::vector<std::uint16_t>{5, 9, 200, 255}));  // the third is a tie of 200 and 255
     EXPECT_EQ(encoded.norm, 0);
     std::vector<float> y(8);
-    codec.decode(0, encoded.codes.data(), encoded.norm, y.data());
+    codec.decode(0, encoded.codes.data(), &encoded.norm, y.data());
     EXPECT_EQ(y, (std::vector<float>{1, 1, -1, 1, 1, -1, -1, -1}));
 
     const RowCodec with_norm =
@@ -313,7 +313,7 @@ TEST(RowCodec, GoldenCodesOfATinyCodebook) {
     const Encoded scaled = encode(with_norm, fours);
     EXPECT_EQ(scaled.codes, (std::vector<std::uint16_t>{5, 9, 200, 255}));
     EXPECT_EQ(scaled.norm, 144);  // 2^((144 - 128) / 8) = 4
-    with_norm.decode_original(0, scaled.codes.data(), scaled.norm, y.data());
+    with_norm.decode_original(0, scaled.codes.data(), &scaled.norm, y.data());
     EXPECT_EQ(y, fours);
 }
 
@@ -340,7 +340,7 @@ TEST(RowCodec, EncodesTheNearestCentroidsOfTheTransformedVector) {
                     const float* table = codec.centroids(0);
                     const std::vector<float> centroids(table, table + (spec.sub_dim << spec.code_bits));
                     std::vector<float> decoded(x.size());
-                    codec.decode(0, encoded.codes.data(), encoded.norm, decoded.data());
+                    codec.decode(0, encoded.codes.data(), &encoded.norm, decoded.data());
                     for (int s = 0; s < codec.num_subspaces(); ++s) {
                         const std::size_t begin = static_cast<std::size_t>(s * spec.sub_dim);
                         for (int c = 0; c < spec.sub_dim; ++c) {
@@ -361,11 +361,12 @@ TEST(RowCodec, EncodesTheNearestCentroidsOfTheTransformedVector) {
 }
 
 TEST(RowCodec, RoundTripErrorIsThatOfTheCodebook) {
-    const std::vector<std::pair<CodecSpec, double>> bounds = {{{.sub_dim = 2, .code_bits = 8}, 0.012},
-                                                              {{.sub_dim = 4, .code_bits = 8}, 0.105},
-                                                              {{.sub_dim = 8, .code_bits = 8}, 0.34},
-                                                              {{.sub_dim = 4, .code_bits = 12}, 0.031},
-                                                              {{.sub_dim = 8, .code_bits = 12}, 0.185}};
+    const std::vector<std::pair<CodecSpec, double>> bounds = {
+        {{.sub_dim = 2, .code_bits = 8}, 0.012},  {{.sub_dim = 4, .code_bits = 8}, 0.105},
+        {{.sub_dim = 8, .code_bits = 8}, 0.34},   {{.sub_dim = 4, .code_bits = 12}, 0.031},
+        {{.sub_dim = 8, .code_bits = 12}, 0.185}, {{.sub_dim = 4, .code_bits = 10}, 0.058},
+        {{.sub_dim = 1, .code_bits = 2}, 0.13},   {{.sub_dim = 1, .code_bits = 3}, 0.040},
+        {{.sub_dim = 1, .code_bits = 4}, 0.0125}};
     for (const auto& [spec, bound] : bounds) {
         for (int head_dim : {64, 80, 128, 256}) {
             for (float scale : {1e-3f, 1.0f, 300.0f}) {
@@ -376,7 +377,7 @@ TEST(RowCodec, RoundTripErrorIsThatOfTheCodebook) {
                     const std::vector<float> x = normals(head_dim, 100 + seed, scale);
                     std::vector<float> back(x.size());
                     const Encoded encoded = encode(codec, x);
-                    codec.decode_original(0, encoded.codes.data(), encoded.norm, back.data());
+                    codec.decode_original(0, encoded.codes.data(), &encoded.norm, back.data());
                     for (std::size_t i = 0; i < x.size(); ++i) {
                         error += std::pow(static_cast<double>(x[i]) - back[i], 2);
                         energy += static_cast<double>(x[i]) * x[i];
@@ -414,7 +415,7 @@ TEST(RowCodec, ZerosBecomeExactZerosWithNorms) {
     const auto [code, distance] = nearest_oracle(zeros.data(), {table, table + 1024}, 4);
     EXPECT_EQ(encoded.codes, std::vector<std::uint16_t>(32, code));
     std::vector<float> y(128, 1.0f);
-    codec.decode_original(0, encoded.codes.data(), encoded.norm, y.data());
+    codec.decode_original(0, encoded.codes.data(), &encoded.norm, y.data());
     EXPECT_EQ(y, zeros);
     // What f16 rounds to zero is zero.
     EXPECT_EQ(encode(codec, std::vector<float>(128, 1e-9f)), encoded);
@@ -445,7 +446,7 @@ TEST(RowCodec, ExtremeMagnitudesStayFinite) {
                 }
                 const Encoded encoded = encode(codec, x);
                 std::vector<float> back(128);
-                codec.decode_original(0, encoded.codes.data(), encoded.norm, back.data());
+                codec.decode_original(0, encoded.codes.data(), &encoded.norm, back.data());
                 for (std::uint16_t code : encoded.codes) {
                     ASSERT_LT(code, 1 << spec.code_bits);
                 }
@@ -458,7 +459,7 @@ TEST(RowCodec, ExtremeMagnitudesStayFinite) {
                 std::vector<float> x = normals(128, 11, 1.2e4f);
                 const Encoded encoded = encode(codec, x);
                 std::vector<float> back(128);
-                codec.decode_original(0, encoded.codes.data(), encoded.norm, back.data());
+                codec.decode_original(0, encoded.codes.data(), &encoded.norm, back.data());
                 double error = 0;
                 double energy = 0;
                 for (std::size_t i = 0; i < 128; ++i) {
@@ -489,6 +490,46 @@ TEST(RowCodec, HeadsUseTheirOwnTransformAndCodebook) {
     EXPECT_NE(encode(codec, x, 0), encode(codec, x, 1));
     const RowCodec shared = RowCodec::create({}, Norm::none, 64, transforms, {codebooks[0]}).value();
     EXPECT_EQ(shared.centroids(0), shared.centroids(1));
+}
+
+TEST(RowCodec, SubspacesUseTheirOwnCodebooks) {
+    for (const CodecSpec& spec : supported_vq_specs()) {
+        const int head_dim = 64;
+        const int subspaces = head_dim / spec.sub_dim;
+        std::vector<Codebook> codebooks;
+        for (int i = 0; i < 2 * subspaces; ++i) {
+            codebooks.push_back(*universal_codebook(spec.sub_dim, spec.code_bits));
+            codebooks.back().scale *= 0.5f + 0.1f * static_cast<float>(i % 11);
+        }
+        const HeadTransform none = make_transform(head_dim, false, false);
+        const RowCodec codec = RowCodec::create(spec, Norm::none, head_dim, {none, none}, codebooks).value();
+        EXPECT_GT(codec.centroid_stride(), 0);
+        const std::vector<float> x = normals(head_dim, 15);
+        for (int head = 0; head < 2; ++head) {
+            const Encoded encoded = encode(codec, x, head);
+            std::vector<float> decoded(x.size());
+            codec.decode(head, encoded.codes.data(), &encoded.norm, decoded.data());
+            for (int s = 0; s < subspaces; ++s) {
+                const Codebook& book = codebooks[static_cast<std::size_t>(head * subspaces + s)];
+                EXPECT_EQ(codec.codebook(head, s), book);
+                const float* table = codec.centroids(head, s);
+                EXPECT_EQ(table, codec.centroids(head) + s * codec.centroid_stride());
+                const std::vector<float> centroids(table, table + (spec.sub_dim << spec.code_bits));
+                float piece[8];
+                for (int c = 0; c < spec.sub_dim; ++c) {
+                    piece[c] =
+                        static_cast<float>(half_by_definition(f32_to_f16(x[static_cast<std::size_t>(s * spec.sub_dim + c)])));
+                }
+                const auto [code, distance] = nearest_oracle(piece, centroids, spec.sub_dim);
+                ASSERT_EQ(encoded.codes[static_cast<std::size_t>(s)], code);
+                for (int c = 0; c < spec.sub_dim; ++c) {
+                    ASSERT_EQ(decoded[static_cast<std::size_t>(s * spec.sub_dim + c)], book.at(code, c));
+                }
+            }
+        }
+        codebooks[1].scale *= 2;
+        EXPECT_NE(RowCodec::create(spec, Norm::none, head_dim, {none, none}, codebooks)->hash(), codec.hash());
+    }
 }
 
 TEST(RowCodec, HashCoversWhatChangesTheMeaningOfCodes) {
@@ -536,7 +577,8 @@ TEST(RowCodec, BadArgumentsAreNamed) {
     contains(status({}, Norm::none, 63, {good}, {codebook}), invalid, "head_dim: got 63");
     contains(status({}, Norm::none, 128, {good}, {codebook}), invalid, "transforms[0]: got head_dim 64");
     contains(status({}, Norm::none, 64, {}, {codebook}), invalid, "transforms: got none");
-    contains(status({}, Norm::none, 64, {good, good, good}, {codebook, codebook}), invalid, "codebooks: got 2, expected 1 or 3");
+    contains(status({}, Norm::none, 64, {good, good, good}, {codebook, codebook}), invalid,
+             "codebooks: got 2, expected 1, 3 or 48");
     contains(status({}, Norm::none, 64, {good}, {}), invalid, "codebooks: got 0");
     contains(status({}, Norm::none, 64, {good}, {*universal_codebook(2, 8)}), ErrorCode::mismatch,
              "codebooks[0]: got d2b8, expected d4b8");

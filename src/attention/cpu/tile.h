@@ -9,11 +9,24 @@
 
 namespace vecinfer::cpu {
 
+/// Block of a scalar codec (codec/scalar/scalar.h).
+struct ScalarBlock {
+    int head_dim;    // a multiple of 8
+    int code_bits;   // 2, 3, 4 or 8
+    int group;       // a multiple of 16
+    bool by_token;   // groups of cells of one channel; else of channels of one cell
+    bool symmetric;  // groups are symmetric, or with `zeros` those whose scale is not negative
+    bool zeros;      // zeros are stored
+};
+
 struct TileKernels {
     /// Decodes one code block (cache/layout.h) of 64 cells into y, layout (64, num_subspaces * sub_dim), in code space.
-    /// centroids: layout (2^code_bits, sub_dim). norms: whether the block ends in norm bytes; norm_table: 256 floats.
+    /// centroids: layout (2^code_bits, sub_dim), those of the next subspace `centroid_stride` floats further (0: the same).
+    /// norms: whether the block ends in norm bytes; norm_table: 256 floats. sub_dim 1 needs num_subspaces in multiples of 8.
     void (*decode_block)(const std::uint8_t* block, int num_subspaces, int sub_dim, int code_bits, const float* centroids,
-                         bool norms, const float* norm_table, float* y);
+                         std::ptrdiff_t centroid_stride, bool norms, const float* norm_table, float* y);
+    /// The same of a scalar codec, y of layout (64, head_dim).
+    void (*decode_scalars)(const std::uint8_t* block, const ScalarBlock& scalars, float* y);
     /// s[r][t] = sum_d q[r][d] * k[t][d] for r < rows, t < 64. dim is a multiple of 8; s has 64 columns.
     void (*scores)(const float* q, const float* k, int rows, int dim, float* s);
     /// o[r][d] += sum_t p[r][t] * v[t][d] for r < rows, t < 64. dim is a multiple of 8.

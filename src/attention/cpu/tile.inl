@@ -43,15 +43,68 @@ inline void copy_piece(float* to, const float* from) {
     __builtin_memcpy(to, from, kSubDim * sizeof(float));  // one unaligned vector move
 }
 
+/// Codes below 8 bits of 64 cells, from their planes (cache/layout.h) to one byte per cell. Shifting a plane as 64-bit words moves
+/// bits into neighbouring bytes, which the mask removes.
+inline void unpack(const std::uint8_t* planes, int code_bits, std::uint8_t* codes) {
+    int done = 0;
+    for (int width = 4; width > 0; width /= 2) {
+        if ((code_bits & width) == 0) {
+            continue;
+        }
+        const std::uint64_t mask = ((1u << width) - 1) * 0x0101010101010101ull;
+        for (int word = 0; word < width; ++word) {
+            std::uint64_t x;
+            std::memcpy(&x, planes + 8 * word, 8);
+            for (int i = 0; i < 8 / width; ++i) {
+                std::uint8_t* to = codes + 8 * width * i + 8 * word;
+                std::uint64_t out = (x >> (width * i) & mask) << done;
+                if (done > 0) {
+                    std::uint64_t before;
+                    std::memcpy(&before, to, 8);
+                    out |= before;
+                }
+                std::memcpy(to, &out, 8);
+            }
+        }
+        planes += 8 * width;
+        done += width;
+    }
+}
+
+constexpr int kAtOnce = 8;  // channels whose tiles are written together, so that stores are not scattered
+
+void decode_channels(const std::uint8_t* block, int num_subspaces, int code_bits, const float* centroids,
+                     std::ptrdiff_t centroid_stride, float* y) {
+    const int stride = kCells * code_bits / 8;
+    std::uint8_t codes[kAtOnce][kCells];
+    for (int m = 0; m < num_subspaces; m += kAtOnce, centroids += kAtOnce * centroid_stride) {
+        for (int c = 0; c < kAtOnce; ++c, block += stride) {
+            unpack(block, code_bits, codes[c]);
+        }
+        for (int t = 0; t < kCells; ++t) {
+            float* out = y + t * num_subspaces + m;
+            for (int c = 0; c < kAtOnce; ++c) {
+                out[c] = centroids[c * centroid_stride + codes[c][t]];
+            }
+        }
+    }
+}
+
 template <int kSubDim>
-void decode_pieces(const std::uint8_t* block, int num_subspaces, int code_bits, const float* centroids, float* y) {
+void decode_pieces(const std::uint8_t* block, int num_subspaces, int code_bits, const float* centroids,
+                   std::ptrdiff_t centroid_stride, float* y) {
     const int dim = num_subspaces * kSubDim;
     const int stride = kCells * code_bits / 8;
-    for (int m = 0; m < num_subspaces; ++m, block += stride) {
+    for (int m = 0; m < num_subspaces; ++m, block += stride, centroids += centroid_stride) {
         float* out = y + m * kSubDim;
         if (code_bits == 8) {
             for (int t = 0; t < kCells; ++t) {
                 copy_piece<kSubDim>(out + t * dim, centroids + block[t] * kSubDim);
+            }
+        } else if (code_bits == 10) {
+            for (int t = 0; t < kCells; ++t) {
+                const unsigned high = block[kCells + t % 16] >> (t / 16 * 2) & 3;
+                copy_piece<kSubDim>(out + t * dim, centroids + (block[t] | high << 8) * kSubDim);
             }
         } else {
             for (int t = 0; t < 32; ++t) {
@@ -76,12 +129,13 @@ void scale_row(float* x, int n, float factor) {
     }
 }
 
-void decode_block(const std::uint8_t* block, int num_subspaces, int sub_dim, int code_bits, const float* centroids, bool norms,
-                  const float* norm_table, float* y) {
+void decode_block(const std::uint8_t* block, int num_subspaces, int sub_dim, int code_bits, const float* centroids,
+                  std::ptrdiff_t centroid_stride, bool norms, const float* norm_table, float* y) {
     switch (sub_dim) {
-        case 2: decode_pieces<2>(block, num_subspaces, code_bits, centroids, y); break;
-        case 4: decode_pieces<4>(block, num_subspaces, code_bits, centroids, y); break;
-        default: decode_pieces<8>(block, num_subspaces, code_bits, centroids, y); break;
+        case 1: decode_channels(block, num_subspaces, code_bits, centroids, centroid_stride, y); break;
+        case 2: decode_pieces<2>(block, num_subspaces, code_bits, centroids, centroid_stride, y); break;
+        case 4: decode_pieces<4>(block, num_subspaces, code_bits, centroids, centroid_stride, y); break;
+        default: decode_pieces<8>(block, num_subspaces, code_bits, centroids, centroid_stride, y); break;
     }
     if (norms) {
         const std::uint8_t* norm = block + num_subspaces * (kCells * code_bits / 8);
@@ -251,9 +305,68 @@ void from_f16(const std::uint16_t* x, int n, float* y) {
     }
 }
 
+/// Scale and base of n groups from their f16 numbers: value = base + scale * code.
+inline void ranges(const ScalarBlock& s, const std::uint8_t* scales, const std::uint8_t* zeros, int n, float* scale, float* base) {
+    std::uint16_t half[kCells];
+    std::memcpy(half, scales, n * sizeof(half[0]));
+    from_f16(half, n, scale);
+    if (s.zeros) {
+        std::memcpy(half, zeros, n * sizeof(half[0]));
+        from_f16(half, n, base);
+    }
+    const float m = static_cast<float>((1 << (s.code_bits - 1)) - 1);
+    for (int i = 0; i < n; ++i) {
+        const float zero = s.zeros ? base[i] : 0.0f;
+        const float magnitude = __builtin_fabsf(scale[i]);
+        base[i] = s.symmetric && !(s.zeros && __builtin_signbit(scale[i])) ? -m * magnitude : zero;
+        scale[i] = magnitude;
+    }
+}
+
+void decode_scalars(const std::uint8_t* block, const ScalarBlock& s, float* y) {
+    const int stride = kCells * s.code_bits / 8;
+    const std::uint8_t* scales = block + s.head_dim * stride;
+    const std::uint8_t* zeros = scales + s.head_dim * kCells / s.group * 2;
+    std::uint8_t codes[kCells];
+    float values[kAtOnce][kCells];
+    float scale[kCells];
+    float base[kCells];
+    for (int d = 0; d < s.head_dim; d += kAtOnce) {
+        if (!s.by_token && d % s.group == 0) {
+            const int at = d / s.group * kCells * 2;
+            ranges(s, scales + at, zeros + at, kCells, scale, base);
+        }
+        for (int c = 0; c < kAtOnce; ++c, block += stride) {
+            if (s.code_bits == 8) {
+                std::memcpy(codes, block, kCells);
+            } else {
+                unpack(block, s.code_bits, codes);
+            }
+            if (s.by_token) {
+                for (int t = 0; t < kCells; t += s.group) {
+                    const int at = (t / s.group * s.head_dim + d + c) * 2;
+                    ranges(s, scales + at, zeros + at, 1, scale, base);
+                    for (int i = t; i < t + s.group; ++i) {
+                        values[c][i] = base[0] + scale[0] * static_cast<float>(codes[i]);
+                    }
+                }
+            } else {
+                for (int t = 0; t < kCells; ++t) {
+                    values[c][t] = base[t] + scale[t] * static_cast<float>(codes[t]);
+                }
+            }
+        }
+        for (int t = 0; t < kCells; ++t) {
+            for (int c = 0; c < kAtOnce; ++c) {
+                y[t * s.head_dim + d + c] = values[c][t];
+            }
+        }
+    }
+}
+
 }  // namespace
 
 extern const TileKernels kTable;
-const TileKernels kTable = {decode_block, scores, accumulate, exp_row, max_row, scale_row, from_f16};
+const TileKernels kTable = {decode_block, decode_scalars, scores, accumulate, exp_row, max_row, scale_row, from_f16};
 
 }  // namespace vecinfer::cpu::VECINFER_TILE_NS

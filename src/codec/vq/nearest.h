@@ -15,7 +15,7 @@ namespace vecinfer {
 using NearestFn = void (*)(const float* x, std::int64_t n, const float* table, int num_centroids, std::uint16_t* codes,
                            float* distances);
 
-/// The kernel of one ISA, which must be among available_isas(); sub_dim is 2, 4 or 8.
+/// The kernel of one ISA, which must be among available_isas(); sub_dim is 1, 2, 4 or 8.
 NearestFn nearest_kernel(Isa isa, int sub_dim) noexcept;
 /// That of active_isa().
 NearestFn nearest_kernel(int sub_dim) noexcept;

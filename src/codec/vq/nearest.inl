@@ -78,6 +78,7 @@ void nearest(const float* x, std::int64_t n, const float* table, int num_centroi
 
 inline NearestFn pick(int sub_dim) noexcept {
     switch (sub_dim) {
+        case 1: return nearest<1>;
         case 2: return nearest<2>;
         case 4: return nearest<4>;
         default: return nearest<8>;
