@@ -32,7 +32,7 @@ Json costs_json(double bits, double bytes, double effective_bits, double effecti
 bool learns_from_samples(const Scheme& scheme) {
     const Result<Scheme> free = resolve(scheme, false);
     const Result<Scheme> calibrated = resolve(scheme, true);
-    return !free.ok() || (calibrated.ok() && !(free.value() == calibrated.value()));
+    return !free.ok() || (calibrated.ok() && !(free.value() == calibrated.value()) && learns(calibrated.value()));
 }
 
 Status resolve_subject(Subject& subject) {

@@ -115,7 +115,13 @@ std::optional<Picture> error_picture(const Json& inspection) {
     if (layers.empty()) {
         return std::nullopt;
     }
-    const bool scores = layers.front()["keys"].contains("score_rms");
+    const auto has = [&](const char* side, const char* key) {
+        return std::any_of(layers.begin(), layers.end(), [&](const Json& layer) { return layer[side].contains(key); });
+    };
+    const bool scores = has("keys", "score_rms");
+    if (!has("keys", "relative_mse")) {
+        return std::nullopt;
+    }
     std::vector<Errors> all = {{"kmse", "keys", "relative_mse", "keys"}, {"vmse", "values", "relative_mse", "values"}};
     if (scores) {
         all.push_back({"score", "keys", "score_rms", "score error"});
@@ -125,7 +131,10 @@ std::optional<Picture> error_picture(const Json& inspection) {
         std::string means;
         script += fmt::format("${}heads << EOD\n", errors.name);
         for (const Json& layer : layers) {
-            const auto values = layer[errors.side][errors.key].get<std::vector<double>>();
+            const auto values = layer[errors.side].value(errors.key, std::vector<double>());
+            if (values.empty()) {
+                continue;  // this layer stays in f16
+            }
             double sum = 0;
             for (const double value : values) {
                 script += fmt::format("{} {}\n", layer["layer"].get<int>(), value);
@@ -151,19 +160,24 @@ std::optional<Picture> error_picture(const Json& inspection) {
 
 std::optional<Picture> usage_picture(const Json& inspection) {
     const Json& layers = inspection["layers"];
-    if (layers.empty() || !layers.front()["keys"].contains("code_usage")) {
-        return std::nullopt;
-    }
     std::string script = "set multiplot\n" + std::string(kAxes);
+    bool any = false;
     for (const char* side : {"keys", "values"}) {
-        script += fmt::format("${} << EOD\n", side);
+        std::string points;
         for (const Json& layer : layers) {
+            if (!layer[side].contains("code_usage")) {
+                continue;
+            }
             for (const Json& usage : layer[side]["code_usage"]) {
-                script += fmt::format("{} {} {}\n", layer["layer"].get<int>(), usage["entropy_bits"].get<double>(),
+                points += fmt::format("{} {} {}\n", layer["layer"].get<int>(), usage["entropy_bits"].get<double>(),
                                       100 * usage["dead"].get<double>() / usage["num_centroids"].get<double>());
+                any = true;
             }
         }
-        script += "EOD\n";
+        script += fmt::format("${} << EOD\n{}EOD\n", side, points.empty() ? "NaN NaN NaN\n" : points);
+    }
+    if (!any) {
+        return std::nullopt;  // scalar codecs
     }
     const auto both = [](int column) {
         return fmt::format(

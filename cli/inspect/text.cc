@@ -9,29 +9,33 @@
 namespace vecinfer::cli {
 namespace {
 
-double mean(const Json& values) {
-    double sum = 0;
-    for (const Json& value : values) {
-        sum += value.get<double>();
+// Of one figure over heads, as text; "-" where a layer has none: it stays in f16, or its codec has no such thing.
+struct OverHeads {
+    std::string mean = "-";
+    std::string most = "-";
+};
+
+OverHeads over_heads(const std::vector<double>& values, std::string_view format) {
+    if (values.empty()) {
+        return {};
     }
-    return values.empty() ? 0 : sum / static_cast<double>(values.size());
+    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+    return {fmt::format(fmt::runtime(format), sum / static_cast<double>(values.size())),
+            fmt::format(fmt::runtime(format), *std::max_element(values.begin(), values.end()))};
 }
 
-double largest(const Json& values) {
-    double most = 0;
-    for (const Json& value : values) {
-        most = std::max(most, value.get<double>());
-    }
-    return most;
+OverHeads errors_of(const Json& side, const char* key, std::string_view format) {
+    return over_heads(side.value(key, std::vector<double>()), format);
 }
 
-// Over heads.
-double mean_of(const Json& list, const char* key) {
-    double sum = 0;
-    for (const Json& entry : list) {
-        sum += entry[key].get<double>();
+std::string usage_of(const Json& side, const char* key, std::string_view format) {
+    std::vector<double> values;
+    if (side.contains("code_usage")) {
+        for (const Json& usage : side["code_usage"]) {
+            values.push_back(usage[key].get<double>());
+        }
     }
-    return list.empty() ? 0 : sum / static_cast<double>(list.size());
+    return over_heads(values, format).mean;
 }
 
 const Json& spread_of(const Json& side, const std::string& transform) {
@@ -71,19 +75,16 @@ Table layer_table(const Json& inspection) {
         const Json& values = layer["values"];
         const Json& plain = spread_of(keys, "none");
         const Json& rotated = spread_of(keys, "hadamard");
-        const bool scores = keys.contains("score_rms");
-        table.push_back(
-            {std::to_string(layer["layer"].get<int>()), fmt::format("{:.1f}", plain["kurtosis"].get<double>()),
-             fmt::format("{:.1f}", rotated["kurtosis"].get<double>()),
-             fmt::format("{:.1f}", plain["max_over_mean"].get<double>()),
-             fmt::format("{:.1f}", rotated["max_over_mean"].get<double>()), fmt::format("{:.4f}", mean(keys["relative_mse"])),
-             fmt::format("{:.4f}", largest(keys["relative_mse"])), scores ? fmt::format("{:.3f}", mean(keys["score_rms"])) : "-",
-             scores ? fmt::format("{:.3f}", largest(keys["score_rms"])) : "-",
-             fmt::format("{:.4f}", mean(values["relative_mse"])), fmt::format("{:.4f}", largest(values["relative_mse"])),
-             fmt::format("{:.2f}", mean_of(keys["code_usage"], "entropy_bits")),
-             fmt::format("{:.0f}", mean_of(keys["code_usage"], "dead")),
-             fmt::format("{:.2f}", mean_of(values["code_usage"], "entropy_bits")),
-             fmt::format("{:.0f}", mean_of(values["code_usage"], "dead"))});
+        const OverHeads key_error = errors_of(keys, "relative_mse", "{:.4f}");
+        const OverHeads score_error = errors_of(keys, "score_rms", "{:.3f}");
+        const OverHeads value_error = errors_of(values, "relative_mse", "{:.4f}");
+        table.push_back({std::to_string(layer["layer"].get<int>()), fmt::format("{:.1f}", plain["kurtosis"].get<double>()),
+                         fmt::format("{:.1f}", rotated["kurtosis"].get<double>()),
+                         fmt::format("{:.1f}", plain["max_over_mean"].get<double>()),
+                         fmt::format("{:.1f}", rotated["max_over_mean"].get<double>()), key_error.mean, key_error.most,
+                         score_error.mean, score_error.most, value_error.mean, value_error.most,
+                         usage_of(keys, "entropy_bits", "{:.2f}"), usage_of(keys, "dead", "{:.0f}"),
+                         usage_of(values, "entropy_bits", "{:.2f}"), usage_of(values, "dead", "{:.0f}")});
     }
     return table;
 }

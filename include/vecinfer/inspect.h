@@ -37,7 +37,8 @@ struct Spread {
 /// do not count for kurtosis and max_over_mean.
 Result<Spread> measure_spread(const KvRows& rows, std::span<const HeadTransform> transforms, int map_tokens = 64);
 
-/// How a head's codes use its centroids.
+/// How a head's codes use its centroids. With a codebook per subspace (product quantization): centroids of all of them, and the
+/// mean of their entropies.
 struct CodeUsage {
     int num_centroids = 0;
     std::int64_t codes = 0;   // codes seen
@@ -45,10 +46,11 @@ struct CodeUsage {
     double entropy_bits = 0;  // of the frequencies of codes; code_bits at most
 };
 
-/// One per KV head: the codes of all its subspaces together.
+/// One per KV head. ErrorCode::unsupported for scalar codecs, which have no centroids.
 Result<std::vector<CodeUsage>> measure_code_usage(const RowCodec& codec, const KvRows& rows);
 
-/// Rows after a trip through the codec, in the original space, layout (num_tokens, num_kv_heads * head_dim).
+/// Rows after a trip through the codec, in the original space, layout (num_tokens, num_kv_heads * head_dim). Codecs that group
+/// tokens get all rows at once, as neighbouring cells of a cache.
 Result<std::vector<float>> reconstruct(const RowCodec& codec, const KvRows& rows);
 
 /// Sum of squared errors over sum of squares, one per KV head; 0 where the rows are all zero and are kept so.

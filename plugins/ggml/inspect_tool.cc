@@ -146,7 +146,7 @@ Status add_side(Json& json, const std::string& side, const vecinfer::RowCodec& c
                 const QueryRows* queries, int layer) {
     const KvRows rows = sample.rows(layer);
     const auto usage = vecinfer::measure_code_usage(codec, rows);
-    if (!usage.ok()) {
+    if (!usage.ok() && usage.status().code() != ErrorCode::unsupported) {
         return usage.status();
     }
     const auto decoded = vecinfer::reconstruct(codec, rows);
@@ -158,7 +158,7 @@ Status add_side(Json& json, const std::string& side, const vecinfer::RowCodec& c
     if (!mse.ok()) {
         return mse.status();
     }
-    json[side]["code_usage"] = usage_json(usage.value());
+    json[side]["code_usage"] = usage.ok() ? usage_json(usage.value()) : Json(nullptr);
     json[side]["relative_mse"] = mse.value();
     if (queries != nullptr) {
         const auto scores = vecinfer::measure_score_error(rows, after, *queries);
@@ -220,6 +220,9 @@ Result<Json> layer_json(const Codebooks& books, int layer, const LayerSample& sa
         return spreads.status();
     }
     json["values"]["spread"] = spreads.value();
+    if (books.scheme.is_f16(layer)) {
+        return json;  // nothing is lost there
+    }
 
     const vecinfer::LayerShape shape{layer, keys.num_heads, keys.head_dim, values.head_dim};
     const vecinfer::LayerCalibration* calibration = nullptr;
@@ -253,9 +256,8 @@ int worst_layer(const Json& layers) {
     int worst = layers.front()["layer"];
     double most = -1;
     for (const Json& layer : layers) {
-        const Json& errors = layer["keys"].contains("score_rms") ? layer["keys"]["score_rms"] : layer["keys"]["relative_mse"];
-        for (const Json& error : errors) {
-            if (error.get<double>() > most) {
+        for (const double error : layer["keys"].value("score_rms", layer["keys"].value("relative_mse", std::vector<double>()))) {
+            if (error > most) {
                 most = error;
                 worst = layer["layer"];
             }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <numeric>
 
 #include "inspect/inspect.h"
 #include "sidecar/guard.h"
+#include "vecinfer/cache.h"
 #include "vecinfer/inspect.h"
 
 namespace vecinfer {
@@ -44,6 +47,43 @@ double dot(const float* a, const float* b, int n) {
     return sum;
 }
 
+// Codecs that group tokens have no codes of a single row: the rows go through a cache of their own.
+Result<std::vector<float>> reconstruct_in_cache(const RowCodec& codec, const KvRows& rows) {
+    const auto n = static_cast<std::int32_t>(rows.num_tokens);
+    CacheGeometry geometry{
+        .row_dim = codec.row_dim(), .codec = codec.spec(), .num_heads = codec.num_heads(), .norm = codec.has_norm()};
+    geometry.num_cells = (n + kBlockCells - 1) / kBlockCells * kBlockCells;
+    geometry.window = {.recent = codec.spec().group, .sink = 0};
+    struct Block {
+        alignas(64) std::byte bytes[64];
+    };
+    std::vector<Block> memory((geometry.total_bytes() + sizeof(Block) - 1) / sizeof(Block), Block{});
+    Result<PackedCache> cache = PackedCache::create(geometry, &codec, memory.front().bytes);
+    if (!cache.ok()) {
+        return cache.status();
+    }
+    std::vector<std::int32_t> cells(static_cast<std::size_t>(n));
+    std::iota(cells.begin(), cells.end(), 0);
+    Result<WritePlan> plan = cache->plan_write(0, cells, cells);
+    if (!plan.ok()) {
+        return plan.status();
+    }
+    std::vector<std::uint16_t> staging(static_cast<std::size_t>(plan->staging_rows) * static_cast<std::size_t>(codec.row_dim()));
+    plan->bind_staging(staging.data(), codec.row_dim());
+    cache->write_rows(plan.value(), rows.rows, rows.row_stride, 0, 1);
+
+    std::vector<float> decoded(static_cast<std::size_t>(n) * static_cast<std::size_t>(codec.row_dim()));
+    std::vector<float> head_rows(static_cast<std::size_t>(n) * static_cast<std::size_t>(codec.head_dim()));
+    for (int head = 0; head < codec.num_heads(); ++head) {
+        cache->decode_original(0, head, 0, n, head_rows.data());
+        for (std::ptrdiff_t t = 0; t < n; ++t) {
+            std::copy_n(head_rows.data() + t * codec.head_dim(), codec.head_dim(),
+                        decoded.data() + t * codec.row_dim() + static_cast<std::ptrdiff_t>(head) * codec.head_dim());
+        }
+    }
+    return decoded;
+}
+
 // Sum of squared differences from the mean.
 double scatter(const std::vector<double>& values) {
     double mean = 0;
@@ -65,25 +105,30 @@ Result<std::vector<CodeUsage>> measure_code_usage(const RowCodec& codec, const K
         if (Status status = check_codec(codec, rows); !status.ok()) {
             return status;
         }
+        if (codec.spec().kind != CodecKind::vq) {
+            return Status(ErrorCode::unsupported, "code usage: scalar codecs have no centroids");
+        }
+        // Product quantization: every subspace has a codebook of its own.
+        const auto books = static_cast<std::size_t>(codec.centroid_stride() != 0 ? codec.num_subspaces() : 1);
         std::vector<CodeUsage> usage;
         std::vector<std::uint16_t> codes(static_cast<std::size_t>(codec.num_subspaces()));
+        std::vector<std::uint8_t> side(static_cast<std::size_t>(codec.side_bytes()));
         for (int head = 0; head < codec.num_heads(); ++head) {
-            std::vector<std::int64_t> counts(std::size_t{1} << codec.code_bits());
+            std::vector<std::vector<std::int64_t>> counts(books, std::vector<std::int64_t>(std::size_t{1} << codec.code_bits()));
             for (std::int64_t t = 0; t < rows.num_tokens; ++t) {
-                std::uint8_t norm = 0;
                 codec.encode(head, rows.rows + t * rows.row_stride + static_cast<std::ptrdiff_t>(head) * rows.head_dim,
-                             codes.data(), &norm);
-                for (const std::uint16_t code : codes) {
-                    ++counts[code];
+                             codes.data(), side.data());
+                for (std::size_t m = 0; m < codes.size(); ++m) {
+                    ++counts[m % books][codes[m]];
                 }
             }
-            CodeUsage own{.num_centroids = static_cast<int>(counts.size()), .codes = rows.num_tokens * codec.num_subspaces()};
-            for (const std::int64_t count : counts) {
-                if (count == 0) {
-                    ++own.dead;
-                } else {
-                    const double p = static_cast<double>(count) / static_cast<double>(own.codes);
-                    own.entropy_bits -= p * std::log2(p);
+            CodeUsage own{.num_centroids = static_cast<int>(books) << codec.code_bits(),
+                          .codes = rows.num_tokens * codec.num_subspaces()};
+            for (const std::vector<std::int64_t>& book : counts) {
+                for (const std::int64_t count : book) {
+                    const double p = static_cast<double>(count) * static_cast<double>(books) / static_cast<double>(own.codes);
+                    own.dead += count == 0 ? 1 : 0;
+                    own.entropy_bits -= count == 0 ? 0 : p * std::log2(p) / static_cast<double>(books);
                 }
             }
             usage.push_back(own);
@@ -97,14 +142,17 @@ Result<std::vector<float>> reconstruct(const RowCodec& codec, const KvRows& rows
         if (Status status = check_codec(codec, rows); !status.ok()) {
             return status;
         }
+        if (codec.spec().groups_tokens()) {
+            return reconstruct_in_cache(codec, rows);
+        }
         std::vector<float> decoded(static_cast<std::size_t>(rows.num_tokens) * static_cast<std::size_t>(codec.row_dim()));
         std::vector<std::uint16_t> codes(static_cast<std::size_t>(codec.num_subspaces()));
+        std::vector<std::uint8_t> side(static_cast<std::size_t>(codec.side_bytes()));
         for (std::int64_t t = 0; t < rows.num_tokens; ++t) {
             for (int head = 0; head < codec.num_heads(); ++head) {
                 const std::ptrdiff_t offset = static_cast<std::ptrdiff_t>(head) * codec.head_dim();
-                std::uint8_t norm = 0;
-                codec.encode(head, rows.rows + t * rows.row_stride + offset, codes.data(), &norm);
-                codec.decode_original(head, codes.data(), norm, decoded.data() + t * codec.row_dim() + offset);
+                codec.encode(head, rows.rows + t * rows.row_stride + offset, codes.data(), side.data());
+                codec.decode_original(head, codes.data(), side.data(), decoded.data() + t * codec.row_dim() + offset);
             }
         }
         return decoded;

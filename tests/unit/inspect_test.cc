@@ -293,6 +293,75 @@ TEST(InspectTest, ErrorsMatchTheirDefinitions) {
     }
 }
 
+TEST(InspectTest, ProductQuantizersAverageTheirCodebooks) {
+    const Rows rows = make_rows(kHeads, 41);
+    std::vector<Codebook> books;
+    for (int i = 0; i < kHeads * kDim / 4; ++i) {
+        books.push_back(codebook(4, 50 + static_cast<std::uint64_t>(i)));
+    }
+    const RowCodec row_codec = RowCodec::create({.sub_dim = 4, .code_bits = 8}, Norm::none, kDim, identities(), books).value();
+    const auto usage = measure_code_usage(row_codec, kv(rows));
+    ASSERT_TRUE(usage.ok()) << usage.status().message();
+    double entropy = 0;
+    int dead = 0;
+    for (int m = 0; m < 3; ++m) {
+        std::map<int, int> counts;
+        for (int t = 0; t < kTokens; ++t) {
+            std::vector<std::uint16_t> codes(kDim / 4);
+            row_codec.encode(1, rows.values.data() + t * rows.stride + kDim, codes.data(), nullptr);
+            ++counts[codes[static_cast<std::size_t>(m)]];
+        }
+        dead += 256 - static_cast<int>(counts.size());
+        for (const auto& [code, count] : counts) {
+            const double p = count / static_cast<double>(kTokens);
+            entropy -= p * std::log2(p) / 3;
+        }
+    }
+    EXPECT_EQ(usage.value()[1].num_centroids, 3 * 256);
+    EXPECT_EQ(usage.value()[1].dead, dead);
+    EXPECT_NEAR(usage.value()[1].entropy_bits, entropy, 1e-9);
+}
+
+// Groups of 32 tokens of one channel share a range: every decoded value lies within half a step of its own, and the last group,
+// which is not full, has a range of its own.
+TEST(InspectTest, TokenGroupsGoThroughACache) {
+    constexpr int kWide = 64;
+    constexpr int kN = 77;
+    constexpr int kGroupTokens = 32;
+    Random random(43);
+    std::vector<float> x(kN * kWide);
+    for (float& v : x) {
+        v = static_cast<float>(std::round(16 * random.normal()) / 16);
+    }
+    const CodecSpec spec{.kind = CodecKind::scalar,
+                         .sub_dim = 1,
+                         .code_bits = 4,
+                         .group = kGroupTokens,
+                         .axis = Axis::token,
+                         .levels = Levels::asymmetric};
+    const RowCodec row_codec =
+        RowCodec::create(spec, Norm::none, kWide, {HeadTransform::create(kWide, {}, {}).value()}, {}).value();
+    const KvRows rows{.num_kv_heads = 1, .head_dim = kWide, .num_tokens = kN, .rows = x.data(), .row_stride = kWide};
+    const auto decoded = reconstruct(row_codec, rows);
+    ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+    EXPECT_EQ(measure_code_usage(row_codec, rows).status().code(), ErrorCode::unsupported);
+    for (int i = 0; i < kWide; ++i) {
+        for (int begin = 0; begin < kN; begin += kGroupTokens) {
+            const int end = std::min(begin + kGroupTokens, kN);
+            float low = 1e9F;
+            float high = -1e9F;
+            for (int t = begin; t < end; ++t) {
+                low = std::min(low, x[static_cast<std::size_t>(t * kWide + i)]);
+                high = std::max(high, x[static_cast<std::size_t>(t * kWide + i)]);
+            }
+            for (int t = begin; t < end; ++t) {
+                const auto at = static_cast<std::size_t>(t * kWide + i);
+                EXPECT_NEAR(decoded.value()[at], x[at], 0.5 * (high - low) / 15 + 0.02) << t << " " << i;
+            }
+        }
+    }
+}
+
 // Softmax does not see what is equal for all keys of a query.
 TEST(InspectTest, AConstantShiftOfKeysIsNoScoreError) {
     const Rows keys = make_rows(kHeads, 29);
