@@ -80,8 +80,10 @@ void add_options(CLI::App& app, CompareOptions& options) {
         ->delimiter(',')
         ->check(CLI::Range(0, 1 << 24))
         ->type_name("LIST");
-    app.add_flag("!--no-speed", options.speed, "leave out speed");
-    app.add_flag("!--no-retrieval", options.retrieval, "leave out retrieval");
+    app.add_flag_callback(
+        "--no-speed", [&options] { options.speed = false; }, "leave out speed");
+    app.add_flag_callback(
+        "--no-retrieval", [&options] { options.retrieval = false; }, "leave out retrieval");
     app.add_option("-t,--threads", options.threads, "threads (default: all CPUs)")->check(CLI::Range(1, 4096))->type_name("N");
     app.add_option("--tools-dir", options.tools_dir, "folder of the llama.cpp tools (default: VECINFER_TOOLS, then PATH)")
         ->type_name("DIR");
