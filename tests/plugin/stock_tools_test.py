@@ -93,6 +93,57 @@ class Compressed(PluginTest):
         self.assertNotEqual(two, f16)
 
 
+class Families(PluginTest):
+    """The other schemes, with windows so small that most of the prompt is read from codes."""
+
+    def test_data_free(self):
+        for scheme in ("rotated:k3v3,recent=32", "kivi:k4v4,recent=32", "innerq:k4v4,recent=64,sink=4",
+                       "vecinfer:k4v4,recent=32,layers=0-1:f16/29:k3v3"):
+            with self.subTest(scheme):
+                outcome = complete(smollm2(), counting(100), 8, scheme=scheme, context=1024)
+                self.succeeded(outcome)
+                self.assertTrue(outcome.text.strip().startswith("101"), outcome.text)
+
+    def test_layers_in_f16_are_in_the_reported_size(self):
+        def size(scheme):
+            return complete(smollm2(), PROMPT, 1, scheme=scheme, context=4096).kv_mib("VecInfer")
+
+        packed = size("vecinfer:k2v2,recent=0,sink=0")
+        half = size("vecinfer:k2v2,recent=0,sink=0,layers=0-14:f16")
+        self.assertAlmostEqual(half, (packed + size("f16")) / 2, delta=0.02)
+
+    def test_product_quantization(self):
+        outcome = complete(smollm2(), counting(100), 8, scheme="million:k4v4,recent=32", context=1024,
+                           codebooks=sidecar_for(smollm2(), "smollm2", "million:k4v4", 16))
+        self.succeeded(outcome)
+        self.assertTrue(outcome.text.strip().startswith("101"), outcome.text)
+        self.refused(complete(smollm2(), PROMPT, scheme="million:k2v2"), "scope", "subspace", "calibration")
+
+    def test_channel_norm(self):
+        outcome = complete(smollm2(), counting(100), 8, scheme="innerq:k4v4,recent=64", context=1024,
+                           codebooks=sidecar_for(smollm2(), "smollm2", "innerq:k4v4", 16))
+        self.succeeded(outcome)
+        self.assertTrue(outcome.text.strip().startswith("101"), outcome.text)
+
+    def test_rejected_drafts_leave_no_trace(self):
+        prompt = STORY * 8 + counting(20)
+        scheme = "kivi:k4v4,recent=32"
+        plain = complete(smollm2(), prompt, 24, scheme=scheme)
+        self.succeeded(plain)
+        draft = run([tool("llama-speculative-simple"), "-m", smollm2(), "-md", smollm2(), "-p", prompt, "-n", "24", "-c", "1024", "-t", "2",
+                     "--temp", "0", "-dev", "VecInfer", "-devd", "VecInfer", "--spec-type", "draft-simple", "--spec-draft-n-max", "4"],
+                    environment(scheme))
+        self.assertEqual(draft.code, 0, draft.log[-3000:])
+        self.assertEqual(draft.errors(), [])
+        text = draft.text[draft.text.index(prompt) + len(prompt):] if prompt in draft.text else draft.text
+        self.assertTrue(text.strip().startswith(plain.text.strip()), f"{text!r} instead of {plain.text!r}")
+
+    def test_shift_past_the_end(self):
+        outcome = complete(smollm2(), PROMPT, 300, "--context-shift", "--ignore-eos", scheme="kivi:k4v4,recent=32", context=256)
+        self.succeeded(outcome)
+        self.assertGreater(len(outcome.text.split()), 50)
+
+
 class Refusal(PluginTest):
     def test_flash_attention_off(self):
         self.refused(complete(smollm2(), PROMPT, 4, "-fa", "off"), "-fa on")
