@@ -15,6 +15,14 @@
 
 namespace vecinfer::cli {
 
+// Small batches: nearly all keys that a query reads then come from the cache, as they do when decoding.
+inline constexpr const char* kPerplexityBatch = "64";
+inline constexpr int kPromptTokens = 128;
+inline constexpr int kDecodeTokens = 16;
+inline constexpr int kRepeats = 3;
+inline constexpr std::uint64_t kCalibrationSeed = 0;
+inline constexpr const char* kCalibrationContext = "512";
+
 /// Programs that a comparison starts; empty where it does not need one.
 struct CompareTools {
     std::filesystem::path perplexity;
