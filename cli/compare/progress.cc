@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace vecinfer::cli {
@@ -76,7 +77,7 @@ void Progress::clear() {
 }
 
 std::string duration_text(double seconds) {
-    const auto whole = static_cast<long>(std::max(seconds, 0.0) + 0.5);
+    const long whole = std::lround(std::max(seconds, 0.0));
     if (whole >= 3600) {
         return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
     }

@@ -125,9 +125,9 @@ Status check_texts(const CompareOptions& options) {
 Result<std::vector<Row>> make_rows(const CompareOptions& options) {
     std::vector<Row> rows = {{.subject = base_subject()}};
     std::set<std::string> seen;
-    const auto add = [&](Result<Subject> subject) -> Status {
+    const auto add = [&](const Result<Subject>& subject) -> Status {
         if (subject.ok() && seen.insert(subject->name).second) {
-            rows.push_back({.subject = std::move(subject).value()});
+            rows.push_back({.subject = subject.value()});
         }
         return subject.status();
     };
