@@ -59,6 +59,15 @@ fs::path own_folder() {
     return error ? fs::path() : self.parent_path();
 }
 
+Result<fs::path> find_on_path(std::string_view name) {
+    for (const fs::path& folder : path_folders()) {
+        if (is_executable(folder / name)) {
+            return full_path(folder / name);
+        }
+    }
+    return Status(ErrorCode::not_found, fmt::format("{}: not found on PATH", name));
+}
+
 Result<fs::path> find_tool(std::string_view name, const std::string& tools_dir) {
     if (!tools_dir.empty()) {
         return find_in(tools_dir, name, "--tools-dir");
@@ -66,10 +75,8 @@ Result<fs::path> find_tool(std::string_view name, const std::string& tools_dir) 
     if (const auto folder = environment_value("VECINFER_TOOLS")) {
         return find_in(*folder, name, "VECINFER_TOOLS");
     }
-    for (const fs::path& folder : path_folders()) {
-        if (is_executable(folder / name)) {
-            return full_path(folder / name);
-        }
+    if (const Result<fs::path> found = find_on_path(name); found.ok()) {
+        return found;
     }
     return Status(
         ErrorCode::not_found,
@@ -110,7 +117,7 @@ Result<fs::path> find_plugin() {
                     kPluginFile, self.string()));
 }
 
-Result<fs::path> find_calibrate_helper(const std::string& tools_dir) {
+Result<fs::path> find_helper(std::string_view name, const std::string& tools_dir) {
     const fs::path self = own_folder();
     std::vector<fs::path> folders;
     if (!tools_dir.empty()) {
@@ -123,13 +130,13 @@ Result<fs::path> find_calibrate_helper(const std::string& tools_dir) {
         folders.push_back(self / folder);
     }
     for (const fs::path& folder : folders) {
-        if (is_executable(folder / kCalibrateHelper)) {
-            return full_path(folder / kCalibrateHelper);
+        if (is_executable(folder / name)) {
+            return full_path(folder / name);
         }
     }
-    return Status(ErrorCode::not_found,
-                  fmt::format("{}: not found near {}; it is built with the plugin, see -DVECINFER_LLAMA_CPP", kCalibrateHelper,
-                              self.string()));
+    return Status(
+        ErrorCode::not_found,
+        fmt::format("{}: not found near {}; it is built with the plugin, see -DVECINFER_LLAMA_CPP", name, self.string()));
 }
 
 std::optional<std::string> plugin_built_for(const fs::path& plugin) {

@@ -16,6 +16,8 @@ constexpr std::array kVerbs = {
     Verb{"perplexity", "measure a model's perplexity or KL divergence", run_perplexity},
     Verb{"bench", "measure speed at several context lengths", run_bench},
     Verb{"calibrate", "learn a model's codebooks from text", run_calibrate},
+    Verb{"compare", "compare schemes on a model: bits, quality, retrieval, speed", run_compare},
+    Verb{"inspect", "show what a model's keys and values look like", run_inspect},
     Verb{"info", "explain a sidecar or a scheme, and what a cache takes", run_info},
     Verb{"doctor", "show what is installed and what is wrong", run_doctor},
 };
@@ -28,6 +30,7 @@ Examples:
   vecinfer run -m model.gguf -- -p "Once upon a time" -n 64   finds model.vecinfer.gguf by itself
   vecinfer run -m model.gguf --scheme f16 -- -p "Hi" -n 64    the same without compression
   vecinfer bench -m model.gguf -- -p 0 -n 32 -d 0,8192        speed with an empty and a long context
+  vecinfer compare -m model.gguf -f test.txt --out cmp       which setting should I run?
   vecinfer info --scheme vecinfer:k4v2 -m model.gguf         what would that cache take?
 
 Schemes: f16 | vecinfer:k<width>v<width>[,option=value]...   widths 4, 3, 2, 1.5, 1 bits
@@ -72,7 +75,8 @@ VerbCall split_call(int argc, char** argv) {
 
 int dispatch(int argc, char** argv) {
     if (argc < 2) {
-        return usage_error("", "no verb given, expected one of run, serve, perplexity, bench, calibrate, info, doctor");
+        return usage_error(
+            "", "no verb given, expected one of run, serve, perplexity, bench, calibrate, compare, inspect, info, doctor");
     }
     const std::string_view word = argv[1];
     if (word == "--help" || word == "-h" || (word == "help" && argc == 2)) {

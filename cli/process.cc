@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 namespace vecinfer::cli {
 namespace {
@@ -24,11 +26,11 @@ int wait_for(pid_t child) {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-[[noreturn]] void run_child(const std::vector<std::string>& argv, const Environment& environment, int output) {
+[[noreturn]] void run_child(const std::vector<std::string>& argv, const Environment& environment, int output, int errors) {
     const int input = open("/dev/null", O_RDONLY);
     dup2(input, STDIN_FILENO);
     dup2(output, STDOUT_FILENO);
-    dup2(output, STDERR_FILENO);
+    dup2(errors, STDERR_FILENO);
     apply(environment);
     std::vector<char*> pointers;
     pointers.reserve(argv.size() + 1);
@@ -72,7 +74,7 @@ Result<Captured> capture(const std::vector<std::string>& argv, const Environment
         return Status(ErrorCode::io_error, fmt::format("cannot start {}: {}", argv[0], std::strerror(errno)));
     }
     if (child == 0) {
-        run_child(argv, environment, ends[1]);
+        run_child(argv, environment, ends[1], ends[1]);
     }
     close(ends[1]);
 
@@ -107,6 +109,43 @@ Result<Captured> capture(const std::vector<std::string>& argv, const Environment
         return Status(ErrorCode::cancelled, fmt::format("{} did not end within {} s", argv[0], timeout_seconds));
     }
     return captured;
+}
+
+Result<int> run_logged(const std::vector<std::string>& argv, const Environment& environment, const std::filesystem::path& out,
+                       const std::filesystem::path& err, const std::function<bool()>& keep_going) {
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+    const int output = open(out.c_str(), kFlags, 0666);
+    const int errors = output < 0 ? -1 : open(err.c_str(), kFlags, 0666);
+    if (errors < 0) {
+        const Status status(ErrorCode::io_error,
+                            fmt::format("cannot write {}: {}", (output < 0 ? out : err).string(), std::strerror(errno)));
+        if (output >= 0) {
+            close(output);
+        }
+        return status;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        run_child(argv, environment, output, errors);
+    }
+    close(output);
+    close(errors);
+    if (child < 0) {
+        return Status(ErrorCode::io_error, fmt::format("cannot start {}: {}", argv[0], std::strerror(errno)));
+    }
+    for (;;) {
+        siginfo_t info{};
+        if (waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child) {
+            return wait_for(child);
+        }
+        if (!keep_going()) {
+            kill(child, SIGKILL);
+            wait_for(child);
+            return Status(ErrorCode::cancelled, fmt::format("{} was ended", argv[0]));
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
 }
 
 }  // namespace vecinfer::cli

@@ -1,6 +1,9 @@
-// Child processes whose output is read; used by doctor. Verbs that hand over to a tool replace the process instead (launch.h).
+// Child processes whose output is read; used by doctor and compare. Verbs that hand over to a tool replace the process instead
+// (launch.h).
 #pragma once
 
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +23,12 @@ struct Captured {
 
 /// Runs argv[0] (a path) with no input. Killed and reported as an error after `timeout_seconds`.
 Result<Captured> capture(const std::vector<std::string>& argv, const Environment& environment, int timeout_seconds);
+
+/// Runs argv[0] (a path) with no input, stdout and stderr in files that are replaced, and returns its exit code (128 + signal if
+/// it was killed). `keep_going` is asked several times a second; when it says no the child is ended and ErrorCode::cancelled
+/// returned. The child ends when this process does.
+Result<int> run_logged(const std::vector<std::string>& argv, const Environment& environment, const std::filesystem::path& out,
+                       const std::filesystem::path& err, const std::function<bool()>& keep_going);
 
 /// Applies `environment` to this process.
 void apply(const Environment& environment);

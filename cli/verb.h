@@ -37,6 +37,8 @@ int run_serve(const VerbCall& call);
 int run_perplexity(const VerbCall& call);
 int run_bench(const VerbCall& call);
 int run_calibrate(const VerbCall& call);
+int run_compare(const VerbCall& call);
+int run_inspect(const VerbCall& call);
 int run_info(const VerbCall& call);
 int run_doctor(const VerbCall& call);
 

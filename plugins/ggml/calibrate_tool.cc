@@ -1,21 +1,17 @@
 // vecinfer-calibrate: runs text through a model with stock libllama and trains a sidecar from what the plugin sees of keys and
 // values.
 #include <fmt/format.h>
-#include <llama.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "capture.h"
-#include "ggml-backend.h"
+#include "model_session.h"
 #include "vecinfer/calibrate.h"
 #include "vecinfer/sidecar.h"
 #include "vecinfer/version.h"
@@ -27,6 +23,7 @@ using vecinfer::ErrorCode;
 using vecinfer::Result;
 using vecinfer::Scheme;
 using vecinfer::Status;
+using vecinfer::plugin::ModelSession;
 
 struct Options {
     std::string model;
@@ -81,71 +78,6 @@ void observe(void* user_data, const vecinfer_capture* c) {
     }
 }
 
-Result<std::string> read_texts(const std::vector<std::string>& paths) {
-    std::string all;
-    for (const std::string& path : paths) {
-        std::ifstream in(path, std::ios::binary);
-        std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-        if (!in.good() && !in.eof()) {
-            return Status{ErrorCode::io_error, fmt::format("text: cannot read {}", path)};
-        }
-        all += text;
-    }
-    return all;
-}
-
-std::vector<llama_token> tokenize(const llama_vocab* vocab, const std::string& text) {
-    const auto size = static_cast<std::int32_t>(std::min<std::size_t>(text.size(), INT32_MAX));
-    std::vector<llama_token> tokens(text.size() + 8);
-    const int n = llama_tokenize(vocab, text.data(), size, tokens.data(), static_cast<std::int32_t>(tokens.size()), false, false);
-    tokens.resize(std::max(n, 0));
-    return tokens;
-}
-
-std::string rope_name(const llama_model* model) {
-    switch (llama_model_rope_type(model)) {
-        case LLAMA_ROPE_TYPE_NONE: return "none";
-        case LLAMA_ROPE_TYPE_NORM: return "norm";
-        case LLAMA_ROPE_TYPE_NEOX: return "neox";
-        default: return "other";
-    }
-}
-
-// Every chunk is its own sequence, starting with the model's BOS token if it wants one. RoPE scores depend on distances alone, so
-// a chunk may stand anywhere: spread over the context, denser at its start, they show the keys of long texts at the price of
-// short ones.
-Status run_chunks(llama_context* ctx, const llama_model* model, const std::vector<llama_token>& tokens, const Options& options,
-                  int chunks, Observer& observer, Progress& progress) {
-    const llama_vocab* vocab = llama_model_get_vocab(model);
-    std::vector<llama_token> chunk(options.ctx);
-    const int last_start = std::max(0, std::min(options.positions, llama_model_n_ctx_train(model)) - options.ctx);
-    std::vector<llama_pos> positions(options.ctx);
-    for (int i = 0; i < chunks; ++i) {
-        const double share = std::fmod(i * 0.6180339887498949, 1.0);  // golden section: evenly spread for any number of chunks
-        std::iota(positions.begin(), positions.end(), static_cast<llama_pos>(share * share * last_start));
-        std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(i) * options.ctx, options.ctx, chunk.begin());
-        if (llama_vocab_get_add_bos(vocab)) {
-            chunk[0] = llama_vocab_bos(vocab);
-        }
-        llama_memory_clear(llama_get_memory(ctx), true);
-        llama_batch batch = llama_batch_get_one(chunk.data(), options.ctx);
-        batch.pos = positions.data();
-        if (const int rc = llama_decode(ctx, batch); rc != 0) {
-            return {ErrorCode::unsupported, fmt::format("llama_decode failed with {} in chunk {}", rc, i)};
-        }
-        if (!observer.status.ok()) {
-            return observer.status;
-        }
-        progress("reading text", (i + 1.0) / chunks);
-    }
-    return {};
-}
-
-struct Freed {
-    void operator()(llama_model* m) const { llama_model_free(m); }
-    void operator()(llama_context* c) const { llama_free(c); }
-};
-
 Status calibrate(const Options& options) {
     Result<Scheme> scheme = vecinfer::parse_scheme(options.scheme);
     if (scheme.ok()) {
@@ -158,50 +90,21 @@ Status calibrate(const Options& options) {
     if (!info.ok()) {
         return {info.status().code(), fmt::format("model {}: {}", options.model, info.status().message())};
     }
-    Result<std::string> text = read_texts(options.texts);
+    Result<std::string> text = vecinfer::plugin::read_texts(options.texts);
     if (!text.ok()) {
         return text.status();
     }
 
-    llama_log_set(
-        [](ggml_log_level level, const char* message, void*) {
-            if (level == GGML_LOG_LEVEL_ERROR) {
-                std::fputs(message, stderr);
-            }
-        },
-        nullptr);
     setenv("VECINFER_SCHEME", "f16", 1);
     setenv("VECINFER_QUIET", "1", 1);
     unsetenv("VECINFER_CODEBOOKS");
-    ggml_backend_load_all();
-    ggml_backend_reg_t reg = ggml_backend_reg_by_name("VecInfer");
-    if (reg == nullptr) {
-        return {ErrorCode::not_found, "the plugin was not loaded: set GGML_BACKEND_PATH to libggml-vecinfer.so"};
-    }
-    llama_backend_init();
-
-    ggml_backend_dev_t devices[] = {ggml_backend_reg_dev_get(reg, 0), nullptr};
-    llama_model_params model_params = llama_model_default_params();
-    model_params.devices = devices;
-    model_params.n_gpu_layers = 999;
-    const std::unique_ptr<llama_model, Freed> model(llama_model_load_from_file(options.model.c_str(), model_params));
-    if (model == nullptr) {
-        return {ErrorCode::corrupt_data, fmt::format("model: llama.cpp cannot load {}", options.model)};
-    }
-    llama_context_params context_params = llama_context_default_params();
-    context_params.n_ctx = options.ctx;
-    context_params.n_batch = options.ctx;
-    context_params.n_ubatch = options.ctx;
-    context_params.n_threads = options.threads;
-    context_params.n_threads_batch = options.threads;
-    context_params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    const std::unique_ptr<llama_context, Freed> ctx(llama_init_from_model(model.get(), context_params));
-    if (ctx == nullptr) {
-        return {ErrorCode::unsupported, "llama.cpp cannot make a context for this model with flash attention"};
+    Result<ModelSession> session =
+        ModelSession::open({.model = options.model, .ctx = options.ctx, .ubatch = options.ctx, .threads = options.threads});
+    if (!session.ok()) {
+        return session.status();
     }
 
-    const llama_vocab* vocab = llama_model_get_vocab(model.get());
-    const std::vector<llama_token> tokens = tokenize(vocab, text.value());
+    const std::vector<llama_token> tokens = session->tokenize(text.value());
     const int chunks = static_cast<int>(std::min<std::size_t>(options.chunks, tokens.size() / options.ctx));
     if (chunks == 0) {
         return vecinfer::argument_error("text", fmt::format("{} tokens", tokens.size()),
@@ -220,15 +123,17 @@ Status calibrate(const Options& options) {
         return calibrator.status();
     }
     Observer observer{&calibrator.value(), {}};
-    const auto set_capture =
-        reinterpret_cast<vecinfer_set_capture_fn>(ggml_backend_reg_get_proc_address(reg, "vecinfer_set_capture"));
-    if (set_capture == nullptr) {
-        return {ErrorCode::mismatch, "the loaded plugin is of another version: it cannot capture"};
-    }
     Progress progress;
-    set_capture(observe, &observer);
-    Status status = run_chunks(ctx.get(), model.get(), tokens, options, chunks, observer, progress);
-    set_capture(nullptr, nullptr);
+    if (Status status = session->set_capture(observe, &observer); !status.ok()) {
+        return status;
+    }
+    Status status = session->run_chunks(tokens, options.ctx, chunks, options.positions, [&](int chunk) {
+        progress("reading text", (chunk + 1.0) / chunks);
+        return observer.status;
+    });
+    if (const Status stopped = session->set_capture(nullptr, nullptr); status.ok()) {
+        status = stopped;
+    }
     if (!status.ok()) {
         return status;
     }
@@ -244,7 +149,7 @@ Status calibrate(const Options& options) {
     vecinfer::Sidecar sidecar;
     sidecar.scheme = scheme.value();
     sidecar.model = info->identity;
-    sidecar.model.rope = rope_name(model.get());
+    sidecar.model.rope = session->rope_name();
     sidecar.facts = {vecinfer::hash64(std::as_bytes(std::span(text.value()))), calibrator->tokens(), options.seed,
                      fmt::format("vecinfer {}", vecinfer::version())};
     sidecar.layers = std::move(layers).value();

@@ -61,6 +61,12 @@ need() {
     done
 }
 
+# want <what> <check>:<package>...: as need, but without them it goes on and says what will be missing.
+want() {
+    local message
+    message="$(need "$@" 2>&1)" || say "no $1: ${message##*$'\n'}"
+}
+
 have() {
     local value="${1#*=}"
     case "$1" in

@@ -188,7 +188,10 @@ CommandResult CliTest::vecinfer(const std::vector<std::string>& arguments,
 CommandResult CliTest::run(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment) const {
     const std::string out = path("home/stdout").string();
     const std::string err = path("home/stderr").string();
-    std::vector<std::string> variables = {"PATH=/usr/bin:/bin"};
+    std::vector<std::string> variables;
+    if (environment.count("PATH") == 0) {
+        variables.emplace_back("PATH=/usr/bin:/bin");
+    }
     for (const auto& [name, value] : environment) {
         variables.push_back(name + "=" + value);
     }

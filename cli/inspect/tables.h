@@ -1,0 +1,16 @@
+// The tables of an inspection, for text and page alike.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compare/store.h"
+
+namespace vecinfer::cli {
+
+using Table = std::vector<std::vector<std::string>>;  // the first row is the header
+
+Table layer_table(const Json& inspection);
+Table detail_table(const Json& inspection);
+
+}  // namespace vecinfer::cli

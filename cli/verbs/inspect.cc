@@ -1,0 +1,201 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <optional>
+
+#include "compare/machine.h"
+#include "compare/scrape.h"
+#include "inspect/inspection.h"
+#include "locate.h"
+#include "process.h"
+#include "sidecar_choice.h"
+#include "temporary_folder.h"
+#include "verb.h"
+
+namespace vecinfer::cli {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kExamples = R"(
+Examples:
+  vecinfer inspect -m model.gguf -f text.txt                       which layers need more bits?
+  vecinfer inspect -m model.gguf -f text.txt --layer 3 --out look  and what does layer 3 look like? Pictures in look/inspect.html
+  vecinfer inspect -m model.gguf -f text.txt --scheme vecinfer:k4v2 --codebooks none --json
+
+Runs one piece of text and shows, per layer: kurtosis (3: normal, what codebooks are made for; more: outliers) and max/mean of keys
+before and after a Hadamard transform; errors of keys and values under the scheme; score error, what those of keys do to the
+softmax's input; how evenly codes are used (entropy, and centroids never named). For one layer (default: the one with the largest
+score error) keys are shown through every transform. Pictures need gnuplot.
+)";
+
+struct Options {
+    std::string model;
+    std::vector<std::string> texts;
+    int layer = -1;
+    std::string out;
+    std::string scheme;
+    std::string codebooks;
+    int context = 512;
+    int threads = 0;
+    std::string tools_dir;
+    bool json = false;
+};
+
+void add_options(CLI::App& app, Options& options) {
+    app.add_option("-m,--model", options.model, "GGUF model")->required()->type_name("MODEL");
+    app.add_option("-f,--file", options.texts, "text; may be given several times")
+        ->required()
+        ->allow_extra_args(false)
+        ->type_name("TEXT");
+    app.add_option("--layer", options.layer, "layer to show in detail (default: the one with the largest score error)")
+        ->check(CLI::Range(0, 1 << 16))
+        ->type_name("N");
+    app.add_option("-o,--out", options.out, "folder for inspect.html and inspect.json; made if needed")->type_name("DIR");
+    app.add_option("-s,--scheme", options.scheme, fmt::format("scheme whose errors are shown (default {})", kDefaultScheme))
+        ->type_name("SCHEME");
+    app.add_option("--codebooks", options.codebooks,
+                   "sidecar of `vecinfer calibrate`, or none for data-free codebooks (default: a fitting one beside the model)")
+        ->type_name("FILE|none");
+    app.add_option("--ctx", options.context, "tokens of text (default 512)")->check(CLI::Range(16, 1 << 20))->type_name("N");
+    app.add_option("-t,--threads", options.threads, "threads (default: all CPUs)")->check(CLI::Range(1, 4096))->type_name("N");
+    app.add_option("--tools-dir", options.tools_dir,
+                   fmt::format("folder of {} (default: where it was built or installed)", kInspectHelper))
+        ->type_name("DIR");
+    app.add_flag("--json", options.json, "print JSON instead of tables");
+    set_up_help(app, "-m MODEL -f TEXT [OPTIONS]", kExamples);
+}
+
+Result<Json> run_helper(const Options& options, const SidecarChoice& choice, const fs::path& helper, const fs::path& plugin) {
+    const TemporaryFolder folder;
+    if (folder.path().empty()) {
+        return Status(ErrorCode::io_error, "cannot make a temporary folder");
+    }
+    std::vector<std::string> argv = {helper.string(), "--model", options.model};
+    for (const std::string& text : options.texts) {
+        argv.insert(argv.end(), {"--text", text});
+    }
+    argv.insert(argv.end(), {"--scheme", to_long_string(choice.scheme), "--codebooks",
+                             choice.path ? choice.path->string() : "none", "--ctx", std::to_string(options.context), "--threads",
+                             std::to_string(options.threads > 0 ? options.threads : usable_cpus())});
+    if (options.layer >= 0) {
+        argv.insert(argv.end(), {"--layer", std::to_string(options.layer)});
+    }
+    const Environment environment = {
+        {"GGML_BACKEND_PATH", plugin.string()}, {"VECINFER_SCHEME", std::nullopt}, {"VECINFER_CODEBOOKS", std::nullopt}};
+    const Result<int> code = run_logged(argv, environment, folder.path() / "out", folder.path() / "err", [] { return true; });
+    if (!code.ok()) {
+        return code.status();
+    }
+    const Result<std::string> out = read_file(folder.path() / "out");
+    const Result<std::string> err = read_file(folder.path() / "err");
+    if (!out.ok() || !err.ok()) {
+        return out.ok() ? err.status() : out.status();
+    }
+    Json json = Json::parse(out.value(), nullptr, false);
+    if (code.value() != 0 || !json.is_object()) {
+        return Status(ErrorCode::unsupported, failure_of(err.value(), code.value()).reason);
+    }
+    return json;
+}
+
+Status write_results(const Options& options, const Json& inspection) {
+    if (options.out.empty()) {
+        return {};
+    }
+    std::string missing;
+    Status status =
+        write_file(fs::path(options.out) / "inspect.json", inspection.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (status.ok()) {
+        const std::string page = inspection_report(inspection, missing);
+        if (!missing.empty()) {
+            note(fmt::format("inspect.html has no pictures: {}", missing));
+        }
+        status = write_file(fs::path(options.out) / "inspect.html", page);
+    }
+    return status;
+}
+
+Status check_files(const Options& options) {
+    Status status = check_gguf(options.model, "model");
+    for (const std::string& text : options.texts) {
+        std::error_code error;
+        if (status.ok() && !fs::is_regular_file(text, error)) {
+            status = Status(ErrorCode::not_found, fmt::format("text: {} is not a file", text));
+        }
+    }
+    if (status.ok() && !options.out.empty()) {
+        std::error_code error;
+        fs::create_directories(options.out, error);
+        status =
+            error ? Status(ErrorCode::io_error, fmt::format("out: cannot make the folder {}: {}", options.out, error.message()))
+                  : write_file(fs::path(options.out) / ".trial", "");
+        fs::remove(fs::path(options.out) / ".trial", error);
+    }
+    return status;
+}
+
+}  // namespace
+
+int run_inspect(const VerbCall& call) {
+    Options options;
+    CLI::App app{"Shows what a model's keys and values look like, what transforms do to them, and which layers need more bits.",
+                 "vecinfer inspect"};
+    add_options(app, options);
+    int exit_code = kExitOk;
+    if (parse_args(app, "inspect", call, "", exit_code) == Parsed::finished) {
+        return exit_code;
+    }
+    std::optional<Scheme> scheme;
+    if (options.scheme.empty()) {
+        options.scheme = environment_value("VECINFER_SCHEME").value_or("");
+    }
+    if (!options.scheme.empty()) {
+        const Result<Scheme> parsed = parse_scheme(options.scheme);
+        if (!parsed.ok()) {
+            return usage_error("inspect", parsed.status().message());
+        }
+        if (parsed->is_f16()) {
+            return usage_error("inspect", "scheme: got f16, expected one that compresses, e.g. vecinfer:k2v2");
+        }
+        scheme = parsed.value();
+    }
+    if (const Status status = check_files(options); !status.ok()) {
+        return fail(status.message());
+    }
+    if (options.codebooks.empty()) {
+        options.codebooks = environment_value("VECINFER_CODEBOOKS").value_or("");
+    }
+    const Result<SidecarChoice> choice =
+        choose_sidecar(options.model, scheme, options.codebooks.empty() ? std::nullopt : std::optional(options.codebooks));
+    if (!choice.ok()) {
+        return fail(choice.status().message());
+    }
+    const Result<fs::path> helper = find_helper(kInspectHelper, options.tools_dir);
+    if (!helper.ok()) {
+        return fail(helper.status().message());
+    }
+    const Result<fs::path> plugin = find_plugin();
+    if (!plugin.ok()) {
+        return fail(plugin.status().message());
+    }
+    Result<Json> inspection = run_helper(options, choice.value(), helper.value(), plugin.value());
+    if (!inspection.ok()) {
+        return fail(inspection.status().message());
+    }
+    inspection.value()["model"] = {{"file", fs::path(options.model).filename().string()}};
+    if (const Status status = write_results(options, inspection.value()); !status.ok()) {
+        return fail(status.message());
+    }
+    if (options.json) {
+        fmt::print("{}\n", inspection->dump(1, ' ', false, Json::error_handler_t::replace));
+    } else {
+        fmt::print("{}", inspection_text(inspection.value()));
+        if (!options.out.empty()) {
+            fmt::print("\nWritten to {}: inspect.html, inspect.json\n", options.out);
+        }
+    }
+    return kExitOk;
+}
+
+}  // namespace vecinfer::cli
