@@ -183,9 +183,12 @@ Status read_scheme(Reader& reader, Scheme& out) {
     if (!reader.status().ok()) {
         return reader.status();
     }
-    const Result<Scheme> parsed = parse_scheme(text);
+    Result<Scheme> parsed = parse_scheme(text);
     if (!parsed.ok()) {
         return corrupt(parsed.status().message());
+    }
+    if (parsed->encode == Encode::automatic) {
+        parsed->encode = Encode::nearest;  // files from before the option
     }
     const Result<Scheme> resolved = resolve(parsed.value(), true);
     if (!resolved.ok() || resolved->is_f16()) {

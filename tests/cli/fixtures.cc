@@ -146,6 +146,9 @@ Sidecar CliTest::sidecar(const std::string& scheme, const std::string& model) co
         if (resolved->value_transform.full) {
             layer.value_matrix = scaled_identities(shape.num_kv_heads, shape.head_dim_v, 0.5F);
         }
+        if (shapes_keys(resolved.value())) {
+            layer.key_shaping.assign(static_cast<std::size_t>(shape.num_kv_heads * shape.head_dim_k), 0.5F);
+        }
         const int books = resolved->scope == Scope::head ? shape.num_kv_heads : 1;
         for (int head = 0; head < books; ++head) {
             layer.key_codebooks.push_back(codebook(resolved->key, head));

@@ -47,7 +47,9 @@ inline std::vector<Codebook> golden_codebooks(int layer, int side, int sub_dim, 
 /// The content of data/golden.vecinfer.gguf.
 inline Sidecar golden_sidecar() {
     Sidecar out;
-    out.scheme = resolve(parse_scheme("vecinfer:k4v2,kt=smooth+hadamard,vt=none,norm=vector,scope=layer").value(), true).value();
+    out.scheme =
+        resolve(parse_scheme("vecinfer:k4v2,kt=smooth+hadamard,vt=none,norm=vector,scope=layer,encode=nearest").value(), true)
+            .value();
     out.model = {"llama", "Golden", "norm", {1, (std::uint64_t{1} << 63) + 5, 0}};
     out.facts = {~std::uint64_t{0}, 131072, 42, "vecinfer 0.1.0"};
     for (const int layer : {0, 2}) {
@@ -89,6 +91,7 @@ inline void fill_for_scheme(const Scheme& whole, LayerCalibration& layer) {
     layer.value_center = numbers(scheme.value_transform.center, dv, -2.0f);
     layer.key_matrix = matrices(scheme.key_transform.full, dk, 1.5f);
     layer.value_matrix = matrices(scheme.value_transform.full, dv, -0.75f);
+    layer.key_shaping = numbers(shapes_keys(scheme), 2 * dk, 0.25f);
     const auto books = [&](const CodecSpec& spec, int head_dim) {
         return static_cast<int>(codebook_count(spec, scheme.scope, layer.shape.num_kv_heads, head_dim));
     };

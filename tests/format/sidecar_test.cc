@@ -237,12 +237,12 @@ TEST(Sidecar, SchemesThatCanShareASidecar) {
     };
     EXPECT_TRUE(check("vecinfer:k2v2", "vecinfer:k2v2").ok());
     EXPECT_TRUE(check("vecinfer:k2v2,recent=64", "vecinfer:k2v2,sink=0,prefill=exact").ok());
-    EXPECT_TRUE(check("vecinfer:k2v2,kt=center+smooth+hadamard,vt=hadamard,norm=vector", "vecinfer:k2v2").ok());
+    EXPECT_TRUE(check("vecinfer:k2v2,kt=center+smooth-opt+hadamard,vt=hadamard,norm=vector,encode=shaped", "vecinfer:k2v2").ok());
     EXPECT_TRUE(check("vecinfer:k2v2,kt=center+full,vt=full", "vecinfer:k2v2,vt=full,kt=center+full").ok());
     EXPECT_TRUE(check("f16", "f16").ok());
     for (const char* wanted :
          {"vecinfer:k4v2", "vecinfer:k2v2,kt=hadamard", "vecinfer:k2v2,kt=smooth+hadamard",
-          "vecinfer:k2v2,kt=center+smooth-opt+hadamard", "vecinfer:k2v2,kt=center+full", "vecinfer:k2v2,vt=center+hadamard",
+          "vecinfer:k2v2,kt=center+smooth+hadamard", "vecinfer:k2v2,kt=center+full", "vecinfer:k2v2,vt=center+hadamard", "vecinfer:k2v2,encode=nearest",
           "vecinfer:k2v2,scope=layer", "vecinfer:k2v2,norm=none", "f16"}) {
         const Status status = check("vecinfer:k2v2", wanted);
         EXPECT_EQ(status.code(), ErrorCode::mismatch) << wanted;

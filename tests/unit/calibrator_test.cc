@@ -179,7 +179,8 @@ TEST(Calibrator, SmoothFactorsAreRootsOfTheLargestMagnitudes) {
               .head_dim = 4,
               .values = {4, -1, 0, 0.25f, 1, 0.5f, 100, -16,  //
                          -2, 9, 0, -0.0625f, -49, 2.25f, 3, 1}};
-    for (const char* scheme : {"vecinfer:k2v2,kt=smooth", "vecinfer:k2v2,kt=center+smooth+hadamard"}) {
+    for (const char* scheme :
+         {"vecinfer:k2v2,kt=smooth,encode=nearest", "vecinfer:k2v2,kt=center+smooth+hadamard,encode=nearest"}) {
         Calibrator c = calibrator(scheme, 1);
         ASSERT_TRUE(c.observe_keys(kv_rows(keys)).ok());
         ASSERT_TRUE(c.observe_values(kv_rows(keys)).ok());
@@ -201,7 +202,7 @@ TEST(Calibrator, SmoothFactorsAreRootsOfTheLargestMagnitudes) {
 TEST(Calibrator, MeansAreTakenOverAllTokensNotOnlyThoseKept) {
     const Rows keys = make_rows(300, kHeads, 1);
     const Rows values = make_rows(200, kHeads, 2);
-    Calibrator c = calibrator("vecinfer:k2v2,kt=center,vt=center", 16);
+    Calibrator c = calibrator("vecinfer:k2v2,kt=center,vt=center,encode=nearest", 16);
     ASSERT_TRUE(c.observe_keys(kv_rows(keys)).ok());
     ASSERT_TRUE(c.observe_values(kv_rows(values)).ok());
     EXPECT_EQ(c.tokens(), 300);
@@ -401,7 +402,7 @@ TEST(Calibrator, LayersAreTrainedForTheirOwnCodecs) {
         Result<std::vector<LayerCalibration>> made = c.finish();
         return made.ok() ? std::move(made).value() : std::vector<LayerCalibration>();
     };
-    const char* text = "vecinfer:k2v2,kt=none,layers=1:k4v1/2:f16/3:b3-channel16-sym+d4b8";
+    const char* text = "vecinfer:k2v2,kt=none,encode=nearest,layers=1:k4v1/2:f16/3:b3-channel16-sym+d4b8";
     EXPECT_EQ(layer_of(text, 0).at(0).key_codebooks.at(0).sub_dim, 4);
     EXPECT_EQ(layer_of(text, 1).at(0).key_codebooks.at(0).sub_dim, 2);
     EXPECT_EQ(layer_of(text, 1).at(0).value_codebooks.at(0).sub_dim, 8);
@@ -460,15 +461,15 @@ TEST(Calibrator, WhatIsMissingIsNamed) {
         EXPECT_EQ(status.code(), ErrorCode::invalid_argument) << kt;
         EXPECT_EQ(
             status.message(),
-            "layer 3 queries: got none, expected queries of every layer, which smooth-opt and full need, for 2 KV heads of 8");
+            "layer 3 queries: got none, expected queries of every layer, which smooth-opt, full and shaped need, for 2 KV heads of 8");
     }
-    Calibrator c = calibrator("vecinfer:k2v2");
+    Calibrator c = calibrator("vecinfer:k2v2,kt=smooth+hadamard,encode=nearest");
     EXPECT_EQ(c.tokens(), 0);
     EXPECT_EQ(c.finish().status().message(), "observations: got none, expected keys and values of at least one layer");
     ASSERT_TRUE(c.observe_keys(kv_rows(keys)).ok());
     EXPECT_EQ(c.finish().status().message(), "layer 3: got 50 keys and 0 values, expected keys and values of the same heads");
     ASSERT_TRUE(c.observe_values(kv_rows(keys)).ok());
-    EXPECT_TRUE(c.finish().ok()) << "the default needs no queries";
+    EXPECT_TRUE(c.finish().ok()) << "the paper's recipe needs no queries";
 }
 
 TEST(Calibrator, BadQueriesAndShapesAreErrors) {
@@ -502,7 +503,7 @@ TEST(Calibrator, BadOptionsAreNamed) {
 
 TEST(Calibrator, ProgressRisesAndCancels) {
     const Rows keys = make_rows(100, kHeads, 17);
-    Calibrator c = calibrator("vecinfer:k2v2");
+    Calibrator c = calibrator("vecinfer:k2v2,kt=hadamard,encode=nearest");
     ASSERT_TRUE(c.observe_keys(kv_rows(keys)).ok());
     ASSERT_TRUE(c.observe_values(kv_rows(keys)).ok());
     double last = 0;

@@ -28,55 +28,62 @@ struct Spelling {
 const Spelling kSpellings[] = {
     {"f16", "f16", "f16"},
     {"vecinfer", "vecinfer:k2v2",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2", "vecinfer:k2v2",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k4v2,recent=64,sink=0", "vecinfer:k4v2,recent=64,sink=0",
-     "vecinfer:k=d2b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed"},
+     "vecinfer:k=d2b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed,encode=auto"},
     {"vecinfer:k1.5v1", "vecinfer:k1.5v1",
-     "vecinfer:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
-    {"vecinfer:k3v1.5,prefill=exact", "vecinfer:k3v1.5,prefill=exact",
-     "vecinfer:k=d4b12,v=d8b12,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=exact"},
+     "vecinfer:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+    {"vecinfer:k3v1.5,encode=unbiased,prefill=exact", "vecinfer:k3v1.5,prefill=exact,encode=unbiased",
+     "vecinfer:k=d4b12,v=d8b12,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=exact,encode=unbiased"},
     {"vecinfer:sink=4,v=d8b8,k=d2b8,recent=128", "vecinfer:k4v1",
-     "vecinfer:k=d2b8,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+     "vecinfer:k=d2b8,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,prefill=windowed,scope=layer,norm=none,vt=hadamard,kt=smooth",
      "vecinfer:k2v2,kt=smooth,vt=hadamard,norm=none,scope=layer",
-     "vecinfer:k=d4b8,v=d4b8,kt=smooth,vt=hadamard,norm=none,scope=layer,recent=128,sink=4,prefill=windowed"},
+     "vecinfer:k=d4b8,v=d4b8,kt=smooth,vt=hadamard,norm=none,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,vt=center+full,kt=center+smooth-opt+hadamard", "vecinfer:k2v2,kt=center+smooth-opt+hadamard,vt=center+full",
      "vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=center+full,norm=auto,scope=head,recent=128,sink=4,"
-     "prefill=windowed"},
-    {"rotated", "rotated:k3v3", "rotated:k=d1b3,v=d1b3,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+     "prefill=windowed,encode=auto"},
+    {"rotated", "rotated:k3v3",
+     "rotated:k=d1b3,v=d1b3,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"rotated:k4v2,sink=0", "rotated:k4v2,sink=0",
-     "rotated:k=d1b4,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed"},
+     "rotated:k=d1b4,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed,encode=auto"},
     {"rotated:k=d2b8,v=d1b2", "rotated:k=d2b8,v=d1b2",
-     "rotated:k=d2b8,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed"},
+     "rotated:k=d2b8,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"million", "million:k2v2",
-     "million:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=0,prefill=windowed"},
+     "million:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=0,prefill=windowed,encode=auto"},
     {"million:k4v2.5,kt=hadamard,sink=4", "million:k4v2.5,kt=hadamard,sink=4",
-     "million:k=d2b8,v=d4b10,kt=hadamard,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed"},
+     "million:k=d2b8,v=d4b10,kt=hadamard,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,layers=0-1:k4v4/7:f16/28-29:d1b4+d2b8", "vecinfer:k2v2,layers=0-1:k4v4/7:f16/28-29:d1b4+d2b8",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,"
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto,"
      "layers=0-1:d2b8+d2b8/7:f16/28-29:d1b4+d2b8"},
     {"kivi:layers=3:k4v4,recent=64", "kivi:k2v2,recent=64,layers=3:k4v4",
-     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed,"
+     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed,encode="
+     "auto,"
      "layers=3:b4-token32-asym+b4-channel32-asym"},
     {"kivi", "kivi:k2v2",
-     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed"},
+     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed,encode="
+     "auto"},
     {"kivi:k4v2,recent=32,kt=hadamard", "kivi:k4v2,kt=hadamard,recent=32",
-     "kivi:k=b4-token32-asym,v=b2-channel32-asym,kt=hadamard,vt=auto,norm=auto,scope=head,recent=32,sink=0,prefill=windowed"},
+     "kivi:k=b4-token32-asym,v=b2-channel32-asym,kt=hadamard,vt=auto,norm=auto,scope=head,recent=32,sink=0,prefill=windowed,"
+     "encode=auto"},
     {"innerq", "innerq:k3v3",
-     "innerq:k=b3-channel32-sym,v=b3-token32-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed"},
+     "innerq:k=b3-channel32-sym,v=b3-token32-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,encode="
+     "auto"},
     {"innerq:k3v2h", "innerq:k3v2h",
-     "innerq:k=b3-channel32-sym,v=b2-token32-hybrid,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed"},
+     "innerq:k=b3-channel32-sym,v=b2-token32-hybrid,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,"
+     "encode=auto"},
     {"innerq:k4v4,recent=64", "innerq:k4v4,recent=64",
-     "innerq:k=b4-channel64-sym,v=b4-token64-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=32,prefill=windowed"},
+     "innerq:k=b4-channel64-sym,v=b4-token64-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=32,prefill=windowed,encode="
+     "auto"},
     {"innerq:k=b8-channel128-hybrid,v=d2b8", "innerq:k=b8-channel128-hybrid,v=d2b8",
-     "innerq:k=b8-channel128-hybrid,v=d2b8,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed"},
+     "innerq:k=b8-channel128-hybrid,v=d2b8,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,encode=auto"},
     {"vecinfer:k2.5v3,scope=subspace", "vecinfer:k2.5v3,scope=subspace",
-     "vecinfer:k=d4b10,v=d4b12,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed"},
+     "vecinfer:k=d4b10,v=d4b12,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,recent=4096,sink=256,kt=none,vt=none,norm=vector,scope=head",
      "vecinfer:k2v2,kt=none,vt=none,norm=vector,recent=4096,sink=256",
-     "vecinfer:k=d4b8,v=d4b8,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256,prefill=windowed"},
+     "vecinfer:k=d4b8,v=d4b8,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256,prefill=windowed,encode=auto"},
 };
 
 TEST(Scheme, SpellingsRoundTrip) {
@@ -157,13 +164,13 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         {"vecinfer:k2v2,sink=4x", "scheme: sink: got 4x, expected 0 to 256"},
         {"vecinfer:k2v2,sink=+4", "scheme: sink: got +4, expected 0 to 256"},
         {"vecinfer:k2v2,window=4",
-         "scheme: option: got window, expected one of k, v, kt, vt, norm, scope, recent, sink, prefill, layers"},
+         "scheme: option: got window, expected one of k, v, kt, vt, norm, scope, recent, sink, prefill, encode, layers"},
         {"vecinfer:k2v2,",
          "scheme: option: got nothing, expected option=value with option one of k, v, kt, vt, norm, scope, recent, sink, "
-         "prefill, layers"},
+         "prefill, encode, layers"},
         {"vecinfer:recent=1,k2v2",
          "scheme: option: got k2v2, expected option=value with option one of k, v, kt, vt, norm, scope, recent, sink, prefill, "
-         "layers"},
+         "encode, layers"},
         {"vecinfer:k2v2,k=d4b8", "scheme: k: got a second value, expected it once (the short widths set k and v)"},
         {"vecinfer:sink=1,sink=1", "scheme: sink: got a second value, expected it once (the short widths set k and v)"},
         {"a\nb\x01" + std::string(60, 'c'), "scheme: family: got a?b?" + std::string(36, 'c') +
@@ -234,14 +241,15 @@ TEST(Scheme, RandomTextIsAcceptedOnlyIfItRoundTrips) {
 TEST(Scheme, ResolveWithoutCalibration) {
     const Scheme s = resolve(parsed("vecinfer:k2v2"), false).value();
     EXPECT_EQ(to_long_string(s),
-              "vecinfer:k=d4b8,v=d4b8,kt=hadamard,vt=hadamard,norm=vector,scope=layer,recent=128,sink=4,prefill=windowed");
+              "vecinfer:k=d4b8,v=d4b8,kt=hadamard,vt=hadamard,norm=vector,scope=layer,recent=128,sink=4,prefill=windowed,encode="
+              "unbiased");
     EXPECT_EQ(resolve(s, false).value(), s);
     const Scheme plain = resolve(parsed("vecinfer:k2v2,kt=none,vt=none"), false).value();
     EXPECT_EQ(plain.key_transform, TransformSpec{});
     EXPECT_EQ(plain.value_transform, TransformSpec{});
-    for (const char* text :
-         {"vecinfer:k2v2,kt=smooth", "vecinfer:k2v2,kt=smooth+hadamard", "vecinfer:k2v2,kt=smooth-opt", "vecinfer:k2v2,kt=center",
-          "vecinfer:k2v2,kt=full", "vecinfer:k2v2,vt=center+hadamard", "vecinfer:k2v2,vt=full", "vecinfer:k2v2,norm=none"}) {
+    for (const char* text : {"vecinfer:k2v2,kt=smooth", "vecinfer:k2v2,kt=smooth+hadamard", "vecinfer:k2v2,kt=smooth-opt",
+                             "vecinfer:k2v2,kt=center", "vecinfer:k2v2,kt=full", "vecinfer:k2v2,vt=center+hadamard",
+                             "vecinfer:k2v2,vt=full", "vecinfer:k2v2,norm=none", "vecinfer:k2v2,encode=shaped"}) {
         EXPECT_EQ(resolve(parsed(text), false).status().code(), ErrorCode::invalid_argument) << text;
         EXPECT_TRUE(resolve(parsed(text), true).ok()) << text;
     }
@@ -253,14 +261,21 @@ TEST(Scheme, ResolveWithoutCalibration) {
 
 TEST(Scheme, ResolveWithCalibration) {
     const Scheme s = resolve(parsed("vecinfer:k2v2"), true).value();
-    EXPECT_EQ(s.key_transform, (TransformSpec{.smooth = true, .hadamard = true, .center = true}));
+    EXPECT_EQ(s.key_transform, (TransformSpec{.smooth = true, .hadamard = true, .center = true, .optimal = true}));
+    EXPECT_EQ(s.encode, Encode::shaped);
     EXPECT_EQ(s.value_transform, (TransformSpec{.hadamard = true}));
     EXPECT_EQ(s.norm, Norm::vector);
     EXPECT_EQ(s.scope, Scope::head);
     EXPECT_EQ(resolve(s, true).value(), s);
-    const Scheme spelled = parsed("vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,scope=layer");
+    const Scheme spelled = parsed("vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,scope=layer,encode=nearest");
     EXPECT_EQ(resolve(spelled, true).value(), spelled);
     EXPECT_EQ(resolve(parsed("f16"), true).value(), parsed("f16"));
+    EXPECT_EQ(resolve(parsed("vecinfer:k2v2,norm=none"), true)->encode, Encode::shaped);
+    EXPECT_EQ(resolve(parsed("vecinfer:scope=subspace"), true)->encode, Encode::nearest);
+    EXPECT_EQ(resolve(parsed("vecinfer:norm=none,encode=unbiased"), true).status().message(),
+              "scheme: encode: got unbiased, expected nearest or shaped with norm=none (it is the norm that is adjusted)");
+    EXPECT_FALSE(resolve(parsed("rotated:encode=shaped"), true).ok());
+    EXPECT_FALSE(resolve(parsed("million:encode=shaped"), true).ok());
 }
 
 TEST(Scheme, FamiliesResolveToTheirOwnParts) {
@@ -268,14 +283,15 @@ TEST(Scheme, FamiliesResolveToTheirOwnParts) {
     const TransformSpec hadamard{.hadamard = true};
     const Scheme rotated = resolve(parsed("rotated:k2v2"), false).value();
     EXPECT_EQ(to_long_string(rotated),
-              "rotated:k=d1b2,v=d1b2,kt=hadamard,vt=hadamard,norm=vector,scope=layer,recent=128,sink=4,prefill=windowed");
+              "rotated:k=d1b2,v=d1b2,kt=hadamard,vt=hadamard,norm=vector,scope=layer,recent=128,sink=4,prefill=windowed,encode="
+              "nearest");
     const Scheme calibrated = resolve(parsed("rotated"), true).value();
     EXPECT_EQ(calibrated.key_transform, hadamard);
     EXPECT_EQ(calibrated.norm, Norm::vector);
     const Scheme kivi = resolve(parsed("kivi"), false).value();
-    EXPECT_EQ(
-        to_long_string(kivi),
-        "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=none,vt=none,norm=none,scope=layer,recent=128,sink=0,prefill=windowed");
+    EXPECT_EQ(to_long_string(kivi),
+              "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=none,vt=none,norm=none,scope=layer,recent=128,sink=0,prefill="
+              "windowed,encode=nearest");
     EXPECT_EQ(resolve(parsed("kivi"), true).value(), kivi);
     EXPECT_FALSE(learns(kivi));
     EXPECT_TRUE(learns(resolve(parsed("kivi:kt=center"), true).value()));
@@ -288,7 +304,7 @@ TEST(Scheme, FamiliesResolveToTheirOwnParts) {
     EXPECT_EQ(resolve(parsed("kivi:v=d2b8,norm=vector"), false)->norm, Norm::vector);
     const Scheme million = resolve(parsed("million:k4v4"), true).value();
     EXPECT_EQ(to_long_string(million),
-              "million:k=d2b8,v=d2b8,kt=none,vt=none,norm=none,scope=subspace,recent=128,sink=0,prefill=windowed");
+              "million:k=d2b8,v=d2b8,kt=none,vt=none,norm=none,scope=subspace,recent=128,sink=0,prefill=windowed,encode=nearest");
     EXPECT_EQ(resolve(million, true).value(), million);
     EXPECT_EQ(resolve(parsed("million"), false).status().message(),
               "scheme: scope: got subspace, expected layer or head without a calibration (there is no universal codebook of a "

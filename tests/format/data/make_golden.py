@@ -62,7 +62,7 @@ def main():
     add("general.alignment", U32, struct.pack("<I", ALIGNMENT))
     add("vecinfer.version", U32, struct.pack("<I", 1))
     add("vecinfer.scheme", STRING, text("vecinfer:k=d2b8,v=d4b8,kt=smooth+hadamard,vt=none,norm=vector,scope=layer,"
-                                        "recent=128,sink=4,prefill=windowed"))
+                                        "recent=128,sink=4,prefill=windowed,encode=nearest"))
     add("vecinfer.model.architecture", STRING, text("llama"))
     add("vecinfer.model.name", STRING, text("Golden"))
     add("vecinfer.model.rope", STRING, text("norm"))
