@@ -38,7 +38,7 @@ Environment:
   VECINFER_PLUGIN     the plugin libggml-vecinfer.so (default: GGML_BACKEND_PATH, then where it was built or installed)
   VECINFER_SCHEME     default of --scheme
   VECINFER_CODEBOOKS  default of --codebooks
-  VECINFER_ISA        scalar, avx2 or avx512: limits the kernels
+  VECINFER_ISA        scalar, avx2, avx512 or avx512vbmi: limits the kernels
   VECINFER_QUIET      1: the plugin prints no line at start
 
 Exit status: 0 done, 1 failed, 2 wrong command line; the llama.cpp tools' own status otherwise.

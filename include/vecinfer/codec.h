@@ -37,6 +37,10 @@ public:
     const Codebook& codebook(int head) const { return codebooks_[codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)]; }
     /// Centroids of one head as floats, layout (2^code_bits, sub_dim), 64-byte aligned.
     const float* centroids(int head) const;
+    /// The same by channel, layout (sub_dim, 2^code_bits).
+    const float* centroids_by_channel(int head) const;
+    /// Their int8 values by channel, layout (sub_dim, 2^code_bits), 64-byte aligned.
+    const std::int8_t* centroid_planes(int head) const;
     /// Hash over spec, norm, transforms and codebooks: rows encoded under equal hashes are interchangeable.
     std::uint64_t hash() const noexcept { return hash_; }
 
@@ -58,7 +62,8 @@ private:
     std::uint64_t hash_ = 0;
     std::vector<HeadTransform> transforms_;
     std::vector<Codebook> codebooks_;
-    std::shared_ptr<const float[]> tables_;  // see codec/vq/tables.h
+    std::shared_ptr<const float[]> tables_;         // see codec/vq/tables.h
+    std::shared_ptr<const std::int8_t[]> planes_;  // likewise
 };
 
 }  // namespace VECINFER_API

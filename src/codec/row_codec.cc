@@ -87,6 +87,7 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
         codec.transforms_ = std::move(transforms);
         codec.codebooks_ = std::move(codebooks);
         codec.tables_ = make_tables(codec.codebooks_);
+        codec.planes_ = make_planes(codec.codebooks_);
 
         Fnv fnv;
         fnv.add(kCodecVersion);
@@ -114,6 +115,15 @@ const float* RowCodec::centroids(int head) const {
     return tables_.get() + (codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)) * 2 * values + values;
 }
 
+const float* RowCodec::centroids_by_channel(int head) const {
+    return centroids(head) - table_values(spec_.sub_dim, spec_.code_bits);
+}
+
+const std::int8_t* RowCodec::centroid_planes(int head) const {
+    const std::size_t values = table_values(spec_.sub_dim, spec_.code_bits);
+    return planes_.get() + (codebooks_.size() == 1 ? 0 : static_cast<std::size_t>(head)) * values;
+}
+
 void RowCodec::encode(int head, const float* x, std::uint16_t* codes, std::uint8_t* norm_code) const noexcept {
     alignas(64) float y[kMaxHeadDim];
     for (int i = 0; i < head_dim_; ++i) {
@@ -131,8 +141,7 @@ void RowCodec::encode(int head, const float* x, std::uint16_t* codes, std::uint8
         }
     }
     *norm_code = norm;
-    const float* by_channel = centroids(head) - table_values(spec_.sub_dim, spec_.code_bits);
-    nearest_kernel(spec_.sub_dim)(y, num_subspaces(), by_channel, 1 << spec_.code_bits, codes, nullptr);
+    nearest_kernel(spec_.sub_dim)(y, num_subspaces(), centroids_by_channel(head), 1 << spec_.code_bits, codes, nullptr);
 }
 
 void RowCodec::decode(int head, const std::uint16_t* codes, std::uint8_t norm_code, float* y) const noexcept {

@@ -251,9 +251,32 @@ void from_f16(const std::uint16_t* x, int n, float* y) {
     }
 }
 
+unsigned mask_state(const std::uint16_t* mask, int n) {
+    typedef std::uint16_t H16 __attribute__((vector_size(32), aligned(2), may_alias));
+    typedef std::uint64_t L4 __attribute__((vector_size(32)));
+    constexpr std::uint16_t kMinusInfinity = 0xfc00;
+    H16 visible{};
+    H16 nonzero{};
+    unsigned state = 0;
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const H16 x = *reinterpret_cast<const H16*>(mask + i);
+        visible |= reinterpret_cast<H16>(x != kMinusInfinity);
+        nonzero |= x;
+    }
+    for (; i < n; ++i) {
+        state |= (mask[i] != kMinusInfinity ? kMaskVisible : 0) | (mask[i] != 0 ? kMaskNonzero : 0);
+    }
+    L4 v;
+    L4 z;
+    std::memcpy(&v, &visible, sizeof(v));
+    std::memcpy(&z, &nonzero, sizeof(z));
+    return state | ((v[0] | v[1] | v[2] | v[3]) != 0 ? kMaskVisible : 0) | ((z[0] | z[1] | z[2] | z[3]) != 0 ? kMaskNonzero : 0);
+}
+
 }  // namespace
 
 extern const TileKernels kTable;
-const TileKernels kTable = {decode_block, scores, accumulate, exp_row, max_row, scale_row, from_f16};
+const TileKernels kTable = {decode_block, scores, accumulate, exp_row, max_row, scale_row, from_f16, mask_state};
 
 }  // namespace vecinfer::cpu::VECINFER_TILE_NS

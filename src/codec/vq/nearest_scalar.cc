@@ -58,7 +58,8 @@ NearestFn nearest_kernel(Isa isa, int sub_dim) noexcept {
     switch (isa) {
         case Isa::scalar: break;
         case Isa::avx2: return nearest_kernel_avx2(sub_dim);
-        case Isa::avx512: return nearest_kernel_avx512(sub_dim);
+        case Isa::avx512:
+        case Isa::avx512vbmi: return nearest_kernel_avx512(sub_dim);
     }
 #else
     (void)isa;
