@@ -267,7 +267,7 @@ Health examine(const std::string& tools_dir) {
     }
     examine_tools(tools_dir, health);
     examine_plugin(health);
-    const Result<fs::path> helper = find_calibrate_helper(tools_dir);
+    const Result<fs::path> helper = find_helper(kCalibrateHelper, tools_dir);
     if (helper.ok()) {
         health.calibrate_helper = helper.value().string();
     } else {

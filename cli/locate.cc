@@ -110,7 +110,7 @@ Result<fs::path> find_plugin() {
                     kPluginFile, self.string()));
 }
 
-Result<fs::path> find_calibrate_helper(const std::string& tools_dir) {
+Result<fs::path> find_helper(std::string_view name, const std::string& tools_dir) {
     const fs::path self = own_folder();
     std::vector<fs::path> folders;
     if (!tools_dir.empty()) {
@@ -123,12 +123,12 @@ Result<fs::path> find_calibrate_helper(const std::string& tools_dir) {
         folders.push_back(self / folder);
     }
     for (const fs::path& folder : folders) {
-        if (is_executable(folder / kCalibrateHelper)) {
-            return full_path(folder / kCalibrateHelper);
+        if (is_executable(folder / name)) {
+            return full_path(folder / name);
         }
     }
     return Status(ErrorCode::not_found,
-                  fmt::format("{}: not found near {}; it is built with the plugin, see -DVECINFER_LLAMA_CPP", kCalibrateHelper,
+                  fmt::format("{}: not found near {}; it is built with the plugin, see -DVECINFER_LLAMA_CPP", name,
                               self.string()));
 }
 

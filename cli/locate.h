@@ -13,6 +13,7 @@ namespace vecinfer::cli {
 
 inline constexpr std::string_view kPluginFile = "libggml-vecinfer.so";
 inline constexpr std::string_view kCalibrateHelper = "vecinfer-calibrate";
+inline constexpr std::string_view kBenchKernelsHelper = "vecinfer-bench-kernels";
 
 /// Folder of the running vecinfer binary, links resolved.
 std::filesystem::path own_folder();
@@ -26,9 +27,9 @@ Result<std::filesystem::path> find_tool(std::string_view name, const std::string
 /// a missing file is an error.
 Result<std::filesystem::path> find_plugin();
 
-/// The calibration helper, which is built and installed with the plugin: in `tools_dir`, VECINFER_TOOLS, beside this binary, in
+/// A helper, which is built and installed with the plugin: in `tools_dir`, VECINFER_TOOLS, beside this binary, in
 /// ../libexec/vecinfer, or in the build tree.
-Result<std::filesystem::path> find_calibrate_helper(const std::string& tools_dir);
+Result<std::filesystem::path> find_helper(std::string_view name, const std::string& tools_dir);
 
 /// "<ggml version> (<commit>)" that a plugin file says it was built for, without loading it; nullopt if it does not say.
 std::optional<std::string> plugin_built_for(const std::filesystem::path& plugin);

@@ -15,6 +15,7 @@ constexpr std::array kVerbs = {
     Verb{"serve", "start llama-server with a compressed KV cache", run_serve},
     Verb{"perplexity", "measure a model's perplexity or KL divergence", run_perplexity},
     Verb{"bench", "measure speed at several context lengths", run_bench},
+    Verb{"bench-kernels", "measure the attention kernels against ggml's", run_bench_kernels},
     Verb{"calibrate", "learn a model's codebooks from text", run_calibrate},
     Verb{"info", "explain a sidecar or a scheme, and what a cache takes", run_info},
     Verb{"doctor", "show what is installed and what is wrong", run_doctor},
@@ -49,7 +50,7 @@ void print_help() {
         "vecinfer {}: vector-quantized KV cache for llama.cpp\n\nUsage: vecinfer VERB [OPTIONS] [-- TOOL ARGUMENTS]\n\nVerbs:\n",
         version());
     for (const Verb& verb : kVerbs) {
-        fmt::print("  {:<12}{}\n", verb.name, verb.summary);
+        fmt::print("  {:<15}{}\n", verb.name, verb.summary);
     }
     fmt::print("\nOptions:\n  -h,--help     this text; `vecinfer VERB --help` for a verb\n  --version     print the version\n{}",
                kExamples);

@@ -189,7 +189,7 @@ int run_calibrate(const VerbCall& call) {
     if (const Status status = check_files(options, out); !status.ok()) {
         return fail(status.message());
     }
-    const Result<fs::path> helper = find_calibrate_helper(options.tools_dir);
+    const Result<fs::path> helper = find_helper(kCalibrateHelper, options.tools_dir);
     if (!helper.ok()) {
         return fail(helper.status().message());
     }

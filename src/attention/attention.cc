@@ -44,7 +44,8 @@ namespace {
 
 constexpr int kTileRows = 48;      // query rows (tokens x heads of a group) that share a decoded tile
 constexpr int kFewTokens = 16;     // up to this many query tokens the context is split
-constexpr int kPieces = 64;        // pieces of a call to aim at, for that many threads
+constexpr int kFewPieces = 16;     // pieces of a call to aim at while each is shorter than a run,
+constexpr int kManyPieces = 64;    // and beyond
 constexpr int kRunCells = kBlockCells * cpu::kRunBlocks;
 
 float alibi_slope(float max_bias, int head, int num_heads) {
@@ -56,12 +57,13 @@ float alibi_slope(float max_bias, int head, int num_heads) {
                     : std::pow(std::exp2(-max_bias / 2.0f / n), static_cast<float>(2 * (head - n) + 1));
 }
 
-// Context per piece: whole runs, since starting one costs time. Never a function of the number of threads.
+// Context per piece. Long pieces are cheaper, up to a run of the fused kernels; many pieces keep many threads busy. Never a
+// function of the number of threads.
 int cells_per_piece(int kv_len, int groups) {
-    const int wanted = std::max(1, kPieces / groups);
-    const int unit = groups == 1 ? kRunCells / 2 : kRunCells;
-    const int cells = (kv_len + wanted - 1) / wanted;
-    return (cells + unit - 1) / unit * unit;
+    constexpr int kUnit = 4 * kBlockCells;
+    const std::int64_t total = static_cast<std::int64_t>(kv_len) * groups;
+    const std::int64_t cells = std::max(total / kManyPieces, std::clamp<std::int64_t>(total / kFewPieces, 2 * kUnit, kRunCells));
+    return static_cast<int>((cells + kUnit - 1) / kUnit * kUnit);
 }
 
 // Rows at hand for the cells of one piece: index into the exact list per cell, or -1.
@@ -100,7 +102,7 @@ void AttentionTask::State::prepare_row(const Queries& queries, int tile, int kv_
     k.codec().transform(kv_head).forward_query(exact, code);
     queries.bias[row] = k.codec().transform(kv_head).query_bias(exact);
     if (fused != nullptr) {
-        fused->prepare(side(k, kv_head), code, queries.tables + row * table_bytes());
+        fused->prepare(side(k, kv_head), code, row, queries.tables);
     }
 }
 
@@ -428,6 +430,10 @@ Result<AttentionTask> AttentionTask::create(const PackedCache& k, const PackedCa
     const auto code_blocks = std::count(s.exact_blocks.begin(), s.exact_blocks.end(), 0);
     s.fused = cpu::fused_kernels(State::side(k, 0), State::side(v, 0), s.tile_rows(), static_cast<int>(code_blocks) * kBlockCells);
     return task;
+}
+
+const char* AttentionTask::method() const noexcept {
+    return state_->fused != nullptr ? state_->fused->name : "tile";
 }
 
 std::size_t AttentionTask::workspace_bytes(int num_threads) const noexcept {

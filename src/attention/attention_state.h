@@ -53,11 +53,12 @@ struct AttentionTask::State {
         float* exact;       // layout (rows, dk): original space, scaled
         float* code;        // layout (rows, dk): code space, scaled
         float* bias;        // [rows] what scores over codes lack when keys are centered
-        std::byte* tables;  // rows x fused->query_bytes
+        std::byte* tables;  // what fused->prepare made of them
     };
     std::size_t table_bytes() const { return fused != nullptr ? fused->query_bytes(side(k, 0)) : 0; }
     std::size_t queries_floats() const {
-        return tile_rows() * (2 * pad(dk()) + table_bytes() / sizeof(float)) + pad(tile_rows());
+        const std::size_t table_rows = (tile_rows() + cpu::kQueryGroup - 1) / cpu::kQueryGroup * cpu::kQueryGroup;
+        return tile_rows() * 2 * pad(dk()) + table_rows * table_bytes() / sizeof(float) + pad(tile_rows());
     }
     std::size_t shared_queries_floats() const { return num_splits == 1 ? 0 : num_tiles * num_kv_heads() * queries_floats(); }
     Queries queries_at(float* memory) const {

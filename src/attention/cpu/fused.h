@@ -11,7 +11,8 @@
 
 namespace vecinfer::cpu {
 
-inline constexpr int kRunBlocks = 16;  // most blocks of one run
+inline constexpr int kRunBlocks = 32;  // most blocks of one run
+inline constexpr int kQueryGroup = 4;  // rows that may share a table
 
 /// One side (K or V) of one KV head.
 struct FusedSide {
@@ -36,7 +37,7 @@ struct FusedRun {
     FusedSide k;
     FusedSide v;
     int rows = 0;
-    const std::byte* queries = nullptr;  // per row what `prepare` made, query_bytes(k) apart
+    const std::byte* queries = nullptr;  // what `prepare` made of every row
     const float* bias = nullptr;         // [rows]
     float soft_cap = 0;
 
@@ -57,16 +58,18 @@ struct FusedRun {
 struct FusedKernels {
     const char* name;  // method and ISA, for tests and benchmarks
     bool (*supports)(const FusedSide& k, const FusedSide& v);
-    std::size_t (*query_bytes)(const FusedSide& k);  // a multiple of 64
+    std::size_t (*query_bytes)(const FusedSide& k);  // of one row, a multiple of 64
     std::size_t (*scratch_bytes)(const FusedSide& k, const FusedSide& v, int rows);
-    /// q: layout (dim of k) in code space, all scales applied. out: query_bytes(k) bytes, 64-byte aligned.
-    void (*prepare)(const FusedSide& k, const float* q, std::byte* out);
+    /// Row `row` of a tile, q: layout (dim of k) in code space, all scales applied. queries: query_bytes(k) bytes for each row, rows
+    /// rounded up to a multiple of kQueryGroup, 64-byte aligned. Rows may be prepared in any order and at the same time.
+    void (*prepare)(const FusedSide& k, const float* q, int row, std::byte* queries);
     void (*run)(const FusedRun& run);
 };
 
 /// The method for `rows` query rows that read `code_cells` cells from codes, on active_isa(); null: tile kernels.
 const FusedKernels* fused_kernels(const FusedSide& k, const FusedSide& v, int rows, int code_cells);
 
+const FusedKernels& fused_lut_avx2();
 const FusedKernels& fused_lut_avx512vbmi();
 
 }  // namespace vecinfer::cpu

@@ -13,7 +13,7 @@
 // docs/numerics.md.
 //
 // Values. int8 centroids are exact. p is an unsigned 16-bit integer in two digits, one vpdpbusd each: at most 255 * 127 * 4 per
-// step and lane, kRunBlocks steps: 2.1e6 per digit, 5.3e8 joined, below 2^31. 16 lanes are added in f32.
+// step and lane, kRunBlocks steps: 4.1e6 per digit, 1.07e9 joined, below 2^31. 16 lanes are added in f32.
 #include <immintrin.h>
 
 #include "attention/cpu/fused.h"
@@ -30,6 +30,7 @@ namespace {
 #define VECINFER_INLINE inline __attribute__((always_inline))
 
 constexpr int kSegment = 16;
+constexpr int kSkew = 80;    // floats between arrays, so that they do not compete for the same cache sets
 constexpr int kTable = 512;  // bytes per subspace: 256 low, 256 high
 
 // Head of a query's tables; those of the subspaces follow.
@@ -51,7 +52,7 @@ std::size_t query_bytes(const FusedSide& k) {
 // Norms of both sides, scores of a row, digits of four, and 16 channels of sums of four.
 std::size_t scratch_bytes(const FusedSide&, const FusedSide&, int) {
     const std::size_t cells = kRunBlocks * 64;
-    return 3 * cells * sizeof(float) + 4 * cells * 2 + 4 * 16 * 16 * sizeof(float);
+    return 3 * (cells + kSkew) * sizeof(float) + 4 * cells * 2 + (4 * 256 + kSkew) * sizeof(float);
 }
 
 template <int D>
@@ -119,7 +120,8 @@ void prepare_tables(const FusedSide& k, const float* q, std::byte* out) {
     }
 }
 
-void prepare(const FusedSide& k, const float* q, std::byte* out) {
+void prepare(const FusedSide& k, const float* q, int row, std::byte* queries) {
+    std::byte* out = queries + row * query_bytes(k);
     switch (k.sub_dim) {
         case 2: prepare_tables<2>(k, q, out); break;
         case 4: prepare_tables<4>(k, q, out); break;
@@ -403,10 +405,10 @@ void run_lut(const FusedRun& run) {
     const int nb = run.num_blocks;
     constexpr std::size_t kCells = kRunBlocks * 64;
     auto* norm_k = reinterpret_cast<float*>(run.scratch);
-    float* norm_v = norm_k + kCells;
-    float* sums = norm_v + kCells;  // (4, 16, 16)
-    float* scores = sums + 4 * 256;
-    auto* digits = reinterpret_cast<std::uint8_t*>(scores + kCells);  // layout (block, row, 128)
+    float* norm_v = norm_k + kCells + kSkew;
+    float* sums = norm_v + kCells + kSkew;  // (4, 16, 16)
+    float* scores = sums + 4 * 256 + kSkew;
+    auto* digits = reinterpret_cast<std::uint8_t*>(scores + kCells + kSkew);  // layout (block, row, 128)
     for (int b = 0; b < nb; ++b) {
         if (run.k.norms) {
             decode_norms(run.k_blocks[b] + run.k.codes_bytes(), norm_k + b * 64);
