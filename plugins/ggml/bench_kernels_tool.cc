@@ -153,26 +153,41 @@ Side make_side(RowCodec codec, int kv_len, int count, unsigned seed) {
     return side;
 }
 
-// Threads that run layer after layer together, as the threads of a ggml graph do.
-void run_layers(std::vector<AttentionTask>& tasks, int threads) {
+// Threads that run layer after layer together, as the threads of a ggml graph do. Returns the seconds that took. New threads may
+// start on one core, so they spin first until the scheduler has had time to spread them.
+double run_layers(std::vector<AttentionTask>& tasks, int threads) {
+    constexpr double kSettle = 0.03;
+    std::atomic<int> arrived{0};
+    std::atomic<bool> go{false};
     std::atomic<int> done{0};
     const auto work = [&](int ith) {
+        arrived.fetch_add(1);
+        while (!go.load()) {
+            if (ith == 0 && arrived.load() == threads) {
+                const double begin = seconds();
+                while (threads > 1 && seconds() - begin < kSettle) {
+                }
+                go.store(true);
+            }
+        }
+        const double begin = seconds();
         for (std::size_t i = 0; i < tasks.size(); ++i) {
             tasks[i].run(ith, threads);
             done.fetch_add(1);
             while (done.load() < static_cast<int>(i + 1) * threads) {
-                std::this_thread::yield();
             }
         }
+        return seconds() - begin;
     };
     std::vector<std::thread> others;
     for (int i = 1; i < threads; ++i) {
         others.emplace_back(work, i);
     }
-    work(0);
+    const double time = work(0);
     for (std::thread& t : others) {
         t.join();
     }
+    return time;
 }
 
 struct Ggml {
@@ -277,7 +292,7 @@ json measure(const Options& options, const Shape& s, int kv_len, const Scheme& s
     Memory workspace;
     std::size_t workspace_bytes = 0;
     for (int i = 0; i <= options.repeats; ++i) {  // the first round warms up
-        double t0 = seconds();
+        const double t0 = seconds();
         ggml_graph_compute(ggml.graph, &ggml.plan);
         const double ggml_time = (seconds() - t0) / ggml.layers;
 
@@ -297,9 +312,7 @@ json measure(const Options& options, const Shape& s, int kv_len, const Scheme& s
         for (AttentionTask& task : tasks) {
             task.bind_workspace(workspace.get());
         }
-        t0 = seconds();
-        run_layers(tasks, options.threads);
-        const double our_time = (seconds() - t0) / layers;
+        const double our_time = run_layers(tasks, options.threads) / layers;
         if (i > 0) {
             theirs.push_back(ggml_time);
             ours.push_back(our_time);
