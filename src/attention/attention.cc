@@ -106,7 +106,7 @@ void AttentionTask::State::prepare_row(const Queries& queries, int tile, int kv_
     }
 }
 
-void AttentionTask::State::run_piece(int piece, float* scratch) {
+void AttentionTask::State::run_piece(int piece, int next_piece, float* scratch) {
     const int split = piece % num_splits;
     const int kv_head = piece / num_splits % num_kv_heads();
     const int tile = piece / num_splits / num_kv_heads();
@@ -245,11 +245,22 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
         run.o_other = o_exact;
         run.scratch = fused_scratch;
     }
-    const auto flush = [&] {
-        if (run.num_blocks > 0) {
-            fused->run(run);
-            run.num_blocks = 0;
+    // next_cell: where the piece goes on, `end` if it does not.
+    const auto flush = [&](int next_cell) {
+        if (run.num_blocks == 0) {
+            return;
         }
+        int head = kv_head;
+        int cell = next_cell;
+        if (next_cell >= end) {
+            head = next_piece / num_splits % num_kv_heads();
+            cell = next_piece % num_splits * split_cells;
+        }
+        const bool any = next_cell < end || next_piece < num_pieces();
+        run.next_k = any ? k.code_block(stream, head, cell / kBlockCells) : nullptr;
+        run.next_v = any ? v.code_block(stream, head, cell / kBlockCells) : nullptr;
+        fused->run(run);
+        run.num_blocks = 0;
     };
     const auto add_to_run = [&](int cell0, int cells, bool plain) {
         const int i = run.num_blocks;
@@ -268,7 +279,7 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             }
         }
         if (++run.num_blocks == cpu::kRunBlocks) {
-            flush();
+            flush(cell0 + kBlockCells);
         }
     };
 
@@ -360,7 +371,7 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             kernels->accumulate(s_code, tile_code, rows, dv(), o_code);
         }
     }
-    flush();
+    flush(end);
 
     for (int r = 0; r < rows; ++r) {
         float* code = o_code + r * dv();
@@ -446,17 +457,11 @@ void AttentionTask::bind_workspace(std::byte* workspace) noexcept {
     state_->workspace = workspace;
 }
 
-void AttentionTask::run(int ith, int) noexcept {
+void AttentionTask::run(int ith, int nth) noexcept {
     State& s = *state_;
     float* scratch = reinterpret_cast<float*>(s.workspace) + State::pad(s.partials_floats()) + s.shared_queries_floats() +
                      ith * State::pad(s.scratch_floats());
-    const int shared_rows = s.num_shared_rows();
-    const int num_jobs = shared_rows + s.num_pieces();
-    for (int job = s.next_job.fetch_add(1); job < num_jobs; job = s.next_job.fetch_add(1)) {
-        if (job >= shared_rows) {
-            s.run_piece(job - shared_rows, scratch);
-            continue;
-        }
+    for (int job = s.next_row.fetch_add(1); job < s.num_shared_rows(); job = s.next_row.fetch_add(1)) {
         const int group = job / s.tile_rows();  // of one tile and KV head
         const int tile = group / s.num_kv_heads();
         const int kv_head = group % s.num_kv_heads();
@@ -465,6 +470,16 @@ void AttentionTask::run(int ith, int) noexcept {
             s.prepare_row(s.shared_queries(tile, kv_head), tile, kv_head, row);
         }
         s.rows_left[group].fetch_sub(1, std::memory_order_release);
+    }
+    // Each thread has a range of consecutive pieces, so that it can prefetch what it reads next; then it helps the others.
+    const int queues = std::min(nth, State::kQueues);
+    for (int i = 0; i < queues; ++i) {
+        const int queue = (ith + i) % queues;
+        const int begin = static_cast<int>(static_cast<std::int64_t>(s.num_pieces()) * queue / queues);
+        const int end = static_cast<int>(static_cast<std::int64_t>(s.num_pieces()) * (queue + 1) / queues);
+        for (int piece = begin + s.taken[queue].fetch_add(1); piece < end; piece = begin + s.taken[queue].fetch_add(1)) {
+            s.run_piece(piece, piece + 1 < end ? piece + 1 : s.num_pieces(), scratch);
+        }
     }
 }
 

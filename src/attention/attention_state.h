@@ -32,7 +32,9 @@ struct AttentionTask::State {
     std::vector<std::uint8_t> exact_blocks;  // per code block: 1 if any of its rows is at hand in f16
 
     std::byte* workspace = nullptr;
-    std::atomic<int> next_job{0};                     // query rows to prepare, then pieces
+    static constexpr int kQueues = 64;
+    std::atomic<int> next_row{0};                     // query rows to prepare
+    std::atomic<int> taken[kQueues] = {};             // pieces of each thread's range that are done or in work
     std::unique_ptr<std::atomic<int>[]> splits_left;  // per (tile, KV head)
     std::unique_ptr<std::atomic<int>[]> rows_left;    // the same, query rows that are not prepared yet
 
@@ -98,7 +100,8 @@ struct AttentionTask::State {
 
     static cpu::FusedSide side(const PackedCache& cache, int kv_head);
     void prepare_row(const Queries& queries, int tile, int kv_head, int row) const;
-    void run_piece(int piece, float* scratch);
+    // next_piece: what the thread probably does afterwards, num_pieces(): nothing known.
+    void run_piece(int piece, int next_piece, float* scratch);
     void finish_rows(const float* max, const float* sum, const float* out, int tile, int kv_head) const;
     void merge(int tile, int kv_head, float* scratch) const;
 };

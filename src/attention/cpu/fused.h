@@ -45,6 +45,8 @@ struct FusedRun {
     const std::uint8_t* k_blocks[kRunBlocks];     // see cache/layout.h
     const std::uint8_t* v_blocks[kRunBlocks];
     const float* masks[kRunBlocks];               // per block null or layout (rows, 64): added to scores, -inf hides
+    const std::uint8_t* next_k = nullptr;         // first block of the run that this thread does next, to prefetch; null: none
+    const std::uint8_t* next_v = nullptr;
 
     float* row_max = nullptr;     // [rows] running maximum, -inf at first
     float* row_sum = nullptr;     // [rows] sum of exp(s - row_max)

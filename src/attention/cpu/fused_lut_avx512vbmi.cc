@@ -206,9 +206,10 @@ VECINFER_INLINE void each_plane(const std::uint8_t* table, const Low& low, const
     high(load(table + 256), load(table + 320), load(table + 384), load(table + 448));
 }
 
-// Scores of one row over four blocks. prefetch: lines to fetch meanwhile, four per subspace, or null.
+// Scores of one row over four blocks. In subspaces [fetch_begin, fetch_end) a line of each block of `fetch` is prefetched.
 __attribute__((noinline)) F score_4(const std::uint8_t* table, int num_subspaces, const std::uint8_t* const* blocks,
-                                    const std::uint8_t* const* prefetch, const Finish& f, const float* norm, float* s, F best) {
+                                    const std::uint8_t* const* fetch, int fetch_begin, int fetch_end, const Finish& f,
+                                    const float* norm, float* s, F best) {
     const std::uint8_t* k0 = blocks[0];
     const std::uint8_t* k1 = blocks[1];
     const std::uint8_t* k2 = blocks[2];
@@ -225,11 +226,11 @@ __attribute__((noinline)) F score_4(const std::uint8_t* table, int num_subspaces
             const Codes c1 = load_codes(k1 + i * 64);
             const Codes c2 = load_codes(k2 + i * 64);
             const Codes c3 = load_codes(k3 + i * 64);
-            if (prefetch != nullptr) {
-                _mm_prefetch(prefetch[0] + i * 64, _MM_HINT_T1);
-                _mm_prefetch(prefetch[1] + i * 64, _MM_HINT_T1);
-                _mm_prefetch(prefetch[2] + i * 64, _MM_HINT_T1);
-                _mm_prefetch(prefetch[3] + i * 64, _MM_HINT_T1);
+            if (i >= fetch_begin && i < fetch_end) {
+                _mm_prefetch(fetch[0] + i * 64, _MM_HINT_T1);
+                _mm_prefetch(fetch[1] + i * 64, _MM_HINT_T1);
+                _mm_prefetch(fetch[2] + i * 64, _MM_HINT_T1);
+                _mm_prefetch(fetch[3] + i * 64, _MM_HINT_T1);
             }
             each_plane(
                 table + i * kTable,
@@ -315,12 +316,12 @@ VECINFER_INLINE F join_digits(V low, V high) {
 }
 
 // Two channels of one subspace over a run, for R rows. planes: the two channels' centroids, 256 apart. digits: layout (block,
-// row, 128). sums: layout (R, 16, 16): channel 0 and 1 of each row are written. ahead: a line of each block of `ahead_blocks` is
-// fetched meanwhile. Accumulators are named: GCC 12 spills arrays of them.
+// row, 128). sums: layout (R, 16, 16): channel 0 and 1 of each row are written. A line at `ahead`, and
+// one every ahead_stride bytes, is fetched per block meanwhile. Accumulators are named: GCC 12 spills arrays of them.
 template <int R>
 VECINFER_INLINE void sum_pair(const std::uint8_t* const* blocks, int num_blocks, std::size_t offset, const std::int8_t* planes,
                               const std::uint8_t* digits, std::size_t stride, float* sums,
-                              const std::uint8_t* const* ahead_blocks, std::size_t ahead) {
+                              const std::uint8_t* ahead, std::size_t ahead_stride) {
     const V x0 = load(planes);
     const V x1 = load(planes + 64);
     const V x2 = load(planes + 128);
@@ -335,7 +336,7 @@ VECINFER_INLINE void sum_pair(const std::uint8_t* const* blocks, int num_blocks,
     V d0 = a0, d1 = a0, d2 = a0, d3 = a0;
     for (int b = 0; b < num_blocks; ++b, digits += stride) {
         const Codes codes = load_codes(blocks[b] + offset);
-        _mm_prefetch(ahead_blocks[b] + ahead, _MM_HINT_T1);
+        _mm_prefetch(ahead + b * ahead_stride, _MM_HINT_T1);
         const V x = look(codes.codes, codes.upper, x0, x1, x2, x3);
         const V y = look(codes.codes, codes.upper, y0, y1, y2, y3);
         const auto step = [&](int row, V& p0, V& p1, V& p2, V& p3) __attribute__((always_inline)) {
@@ -379,14 +380,15 @@ __attribute__((noinline)) void sum_values(const FusedRun& run, int row0, const s
                                           const float* units, float* sums) {
     const int sub_dim = run.v.sub_dim;
     const int dim = run.v.dim();
-    const std::size_t next = run.num_blocks * run.k.block_bytes();
+    // Keys of the next run; where there is none, a line that is at hand anyway.
+    const std::uint8_t* next = run.next_k != nullptr ? run.next_k : run.k_blocks[0];
+    const std::size_t next_stride = run.next_k != nullptr ? run.k.block_bytes() : 0;
     int filled = 0;
     for (int m = 0; m < run.v.num_subspaces; ++m) {
-        // Keys of the next run: one head's blocks are contiguous. Lines beyond the memory are no harm.
-        const std::size_t ahead = m < run.k.num_subspaces ? next + m * 64 : 0;
+        const std::uint8_t* ahead = next + (m < run.k.num_subspaces ? m : 0) * 64;
         for (int c = 0; c < sub_dim; c += 2, filled += 2) {
             sum_pair<R>(run.v_blocks, run.num_blocks, m * 64, run.v.planes + c * 256, digits, stride, sums + filled * 16,
-                        run.k_blocks, ahead);
+                        ahead, next_stride);
         }
         const int done = (m + 1) * sub_dim;
         if (filled == 16 || done == dim) {
@@ -417,16 +419,18 @@ void run_lut(const FusedRun& run) {
             decode_norms(run.v_blocks[b] + run.v.codes_bytes(), norm_v + b * 64);
         }
     }
-    for (int b = 0; b < nb; ++b) {  // norms of the next run
-        _mm_prefetch(run.k_blocks[b] + nb * run.k.block_bytes() + run.k.codes_bytes(), _MM_HINT_T1);
-        _mm_prefetch(run.v_blocks[b] + nb * run.v.block_bytes() + run.v.codes_bytes(), _MM_HINT_T1);
+    for (int b = 0; b < nb && run.next_k != nullptr; ++b) {  // norms of the next run
+        _mm_prefetch(run.next_k + b * run.k.block_bytes() + run.k.codes_bytes(), _MM_HINT_T1);
+        _mm_prefetch(run.next_v + b * run.v.block_bytes() + run.v.codes_bytes(), _MM_HINT_T1);
     }
     const bool adjust = needs_adjusting(run);
-    const bool same_lines = run.v.num_subspaces >= run.k.num_subspaces;
     const std::size_t stride = query_bytes(run.k);
     for (int row0 = 0; row0 < run.rows; row0 += 4) {
         const int group = run.rows - row0 < 4 ? run.rows - row0 : 4;
         float units[4];
+        // Value lines to fetch while the first rows are scored; each row takes a share of them.
+        const int common = run.v.num_subspaces < run.k.num_subspaces ? run.v.num_subspaces : run.k.num_subspaces;
+        const int lines = row0 == 0 ? common : 0;
         for (int r = 0; r < group; ++r) {
             const std::byte* query = run.queries + (row0 + r) * stride;
             const auto* header = reinterpret_cast<const Header*>(query);
@@ -435,9 +439,8 @@ void run_lut(const FusedRun& run) {
             F best = splatf(kMinusInfinity);
             int b = 0;
             for (; b + 4 <= nb; b += 4) {
-                best = score_4(table, run.k.num_subspaces, run.k_blocks + b,
-                               row0 + r == 0 && same_lines ? run.v_blocks + b : nullptr, finish, norm_k + b * 64,
-                               scores + b * 64, best);
+                best = score_4(table, run.k.num_subspaces, run.k_blocks + b, run.v_blocks + b, lines * r / group,
+                               lines * (r + 1) / group, finish, norm_k + b * 64, scores + b * 64, best);
             }
             for (; b < nb; ++b) {
                 best = score_1(table, run.k.num_subspaces, run.k_blocks[b], finish, norm_k + b * 64, scores + b * 64, best);
