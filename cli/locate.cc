@@ -127,9 +127,9 @@ Result<fs::path> find_helper(std::string_view name, const std::string& tools_dir
             return full_path(folder / name);
         }
     }
-    return Status(ErrorCode::not_found,
-                  fmt::format("{}: not found near {}; it is built with the plugin, see -DVECINFER_LLAMA_CPP", name,
-                              self.string()));
+    return Status(
+        ErrorCode::not_found,
+        fmt::format("{}: not found near {}; it is built with the plugin, see -DVECINFER_LLAMA_CPP", name, self.string()));
 }
 
 std::optional<std::string> plugin_built_for(const fs::path& plugin) {

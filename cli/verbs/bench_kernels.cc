@@ -37,7 +37,9 @@ int run_bench_kernels(const VerbCall& call) {
     app.add_option("--shape", shapes, "query heads/KV heads x head_dim (default 9/3x64 and 32/8x128)")
         ->allow_extra_args(false)
         ->type_name("Q/KVxD");
-    app.add_option("--kv-len", lengths, "tokens in the cache (default 1024, 8192, 32768)")->allow_extra_args(false)->type_name("N");
+    app.add_option("--kv-len", lengths, "tokens in the cache (default 1024, 8192, 32768)")
+        ->allow_extra_args(false)
+        ->type_name("N");
     app.add_option("-s,--scheme", schemes, fmt::format("scheme (default {})", kDefaultScheme))
         ->allow_extra_args(false)
         ->type_name("SCHEME");
@@ -58,7 +60,8 @@ int run_bench_kernels(const VerbCall& call) {
     }
     Launch launch{.program = helper.value(),
                   .argv = {helper->string(), "--threads", std::to_string(threads), "--repeats", std::to_string(repeats)}};
-    for (const auto& [option, values] : {std::pair("--shape", &shapes), std::pair("--kv-len", &lengths), std::pair("--scheme", &schemes)}) {
+    for (const auto& [option, values] :
+         {std::pair("--shape", &shapes), std::pair("--kv-len", &lengths), std::pair("--scheme", &schemes)}) {
         for (const std::string& value : *values) {
             launch.argv.insert(launch.argv.end(), {option, value});
         }

@@ -62,7 +62,7 @@ private:
     std::uint64_t hash_ = 0;
     std::vector<HeadTransform> transforms_;
     std::vector<Codebook> codebooks_;
-    std::shared_ptr<const float[]> tables_;         // see codec/vq/tables.h
+    std::shared_ptr<const float[]> tables_;        // see codec/vq/tables.h
     std::shared_ptr<const std::int8_t[]> planes_;  // likewise
 };
 

@@ -1,5 +1,5 @@
-// vecinfer-bench-kernels: attention over packed caches against ggml's f16 flash attention, in one process and interleaved, so that
-// whatever slows the machine down hits both.
+// vecinfer-bench-kernels: attention over packed caches against ggml's f16 flash attention, in one process and interleaved, so
+// that whatever slows the machine down hits both.
 //
 // Caches are cold: every call works on another copy of the data, and all copies together exceed the last-level cache. Both sides
 // decode one token; time is wall time of the calling thread with `threads` threads at work.
@@ -55,8 +55,8 @@ Shape parse_shape(const std::string& text) {
     Shape s;
     int end = 0;
     if (std::sscanf(text.c_str(), "%d/%dx%d%n", &s.num_qo_heads, &s.num_kv_heads, &s.head_dim, &end) != 3 ||
-        end != static_cast<int>(text.size()) || s.num_kv_heads < 1 || s.num_qo_heads < 1 || s.num_qo_heads % s.num_kv_heads != 0 ||
-        s.head_dim < 8 || s.head_dim % 8 != 0) {
+        end != static_cast<int>(text.size()) || s.num_kv_heads < 1 || s.num_qo_heads < 1 ||
+        s.num_qo_heads % s.num_kv_heads != 0 || s.head_dim < 8 || s.head_dim % 8 != 0) {
         die("shape: got " + text + ", expected query heads/KV heads x head_dim, e.g. 9/3x64");
     }
     return s;
@@ -265,9 +265,9 @@ json measure(const Options& options, const Shape& s, int kv_len, const Scheme& s
 
     RowCodec k_codec = make_codec(scheme.key, scheme.key_transform, s);
     RowCodec v_codec = make_codec(scheme.value, scheme.value_transform, s);
-    const std::size_t bytes = static_cast<std::size_t>(kv_len) * s.num_kv_heads *
-                              (2 + k_codec.num_subspaces() * k_codec.code_bits() / 8 +
-                               v_codec.num_subspaces() * v_codec.code_bits() / 8);
+    const std::size_t bytes =
+        static_cast<std::size_t>(kv_len) * s.num_kv_heads *
+        (2 + k_codec.num_subspaces() * k_codec.code_bits() / 8 + v_codec.num_subspaces() * v_codec.code_bits() / 8);
     const int layers = copies_for(bytes, options.megabytes);
     Side k = make_side(std::move(k_codec), kv_len, layers, 11);
     Side v = make_side(std::move(v_codec), kv_len, layers, 12);

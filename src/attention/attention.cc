@@ -42,10 +42,10 @@ const TileKernels& tile_kernels() {
 
 namespace {
 
-constexpr int kTileRows = 48;      // query rows (tokens x heads of a group) that share a decoded tile
-constexpr int kFewTokens = 16;     // up to this many query tokens the context is split
-constexpr int kFewPieces = 16;     // pieces of a call to aim at while each is shorter than a run,
-constexpr int kManyPieces = 64;    // and beyond
+constexpr int kTileRows = 48;    // query rows (tokens x heads of a group) that share a decoded tile
+constexpr int kFewTokens = 16;   // up to this many query tokens the context is split
+constexpr int kFewPieces = 16;   // pieces of a call to aim at while each is shorter than a run,
+constexpr int kManyPieces = 64;  // and beyond
 constexpr int kRunCells = kBlockCells * cpu::kRunBlocks;
 
 float alibi_slope(float max_bias, int head, int num_heads) {
@@ -93,7 +93,8 @@ cpu::FusedSide AttentionTask::State::side(const PackedCache& cache, int kv_head)
 
 void AttentionTask::State::prepare_row(const Queries& queries, int tile, int kv_head, int row) const {
     const float scale = p.soft_cap != 0 ? p.sm_scale / p.soft_cap : p.sm_scale;
-    const float* q = p.q + (tile * tile_tokens + row / group) * p.q_token_stride + (kv_head * group + row % group) * p.q_head_stride;
+    const float* q =
+        p.q + (tile * tile_tokens + row / group) * p.q_token_stride + (kv_head * group + row % group) * p.q_head_stride;
     float* exact = queries.exact + row * dk();
     float* code = queries.code + row * dk();
     for (int d = 0; d < dk(); ++d) {
@@ -439,7 +440,8 @@ Result<AttentionTask> AttentionTask::create(const PackedCache& k, const PackedCa
         }
     }
     const auto code_blocks = std::count(s.exact_blocks.begin(), s.exact_blocks.end(), 0);
-    s.fused = cpu::fused_kernels(State::side(k, 0), State::side(v, 0), s.tile_rows(), static_cast<int>(code_blocks) * kBlockCells);
+    s.fused =
+        cpu::fused_kernels(State::side(k, 0), State::side(v, 0), s.tile_rows(), static_cast<int>(code_blocks) * kBlockCells);
     return task;
 }
 

@@ -73,9 +73,7 @@ struct AttentionTask::State {
                           (tile * num_kv_heads() + kv_head) * queries_floats());
     }
 
-    std::size_t fused_bytes() const {
-        return fused != nullptr ? fused->scratch_bytes(side(k, 0), side(v, 0), tile_rows()) : 0;
-    }
+    std::size_t fused_bytes() const { return fused != nullptr ? fused->scratch_bytes(side(k, 0), side(v, 0), tile_rows()) : 0; }
     // Masks of the blocks of a run, layout (kRunBlocks, tile_rows, 64).
     std::size_t run_masks_floats() const {
         return fused != nullptr ? static_cast<std::size_t>(cpu::kRunBlocks) * tile_rows() * kBlockCells : 0;

@@ -75,8 +75,11 @@ std::vector<Case> cases() {
         all.push_back({.name = "long_gqa" + std::to_string(group), .num_kv_heads = 1, .group = group, .kv_len = 2500 + group});
     }
     for (const int head_dim : {64, 80, 96, 112, 128, 192, 256}) {
-        all.push_back(
-            {.name = "long_dim" + std::to_string(head_dim), .group = 3, .head_dim_k = head_dim, .head_dim_v = head_dim, .kv_len = 700});
+        all.push_back({.name = "long_dim" + std::to_string(head_dim),
+                       .group = 3,
+                       .head_dim_k = head_dim,
+                       .head_dim_v = head_dim,
+                       .kv_len = 700});
     }
     for (const int k : {2, 4, 8}) {
         for (const int v : {2, 4, 8}) {
@@ -129,7 +132,8 @@ struct Problem {
         for (int t = 0; t < c.num_tokens; ++t) {
             for (int cell = 0; cell < c.kv_len; ++cell) {
                 const int distance = positions[t] - cell;
-                const bool hidden = distance < 0 || (c.sliding > 0 && distance >= c.sliding) || (c.holes > 0 && cell % c.holes == 1);
+                const bool hidden =
+                    distance < 0 || (c.sliding > 0 && distance >= c.sliding) || (c.holes > 0 && cell % c.holes == 1);
                 mask.push_back(hidden ? 0xfc00 : f32_to_f16(c.max_bias > 0 ? static_cast<float>(-distance) : 0.0f));
             }
         }

@@ -20,10 +20,10 @@ struct FusedSide {
     int code_bits = 0;
     int num_subspaces = 0;
     bool norms = false;
-    float scale = 0;                          // centroid value = scale * int8
-    const float* by_channel = nullptr;        // centroids, layout (sub_dim, 2^code_bits), 64-byte aligned
-    const std::int8_t* planes = nullptr;      // their int8 values, layout (sub_dim, 2^code_bits), 64-byte aligned
-    const std::int8_t* centroids = nullptr;   // the same, layout (2^code_bits, sub_dim)
+    float scale = 0;                         // centroid value = scale * int8
+    const float* by_channel = nullptr;       // centroids, layout (sub_dim, 2^code_bits), 64-byte aligned
+    const std::int8_t* planes = nullptr;     // their int8 values, layout (sub_dim, 2^code_bits), 64-byte aligned
+    const std::int8_t* centroids = nullptr;  // the same, layout (2^code_bits, sub_dim)
 
     int dim() const { return num_subspaces * sub_dim; }
     std::size_t codes_bytes() const { return static_cast<std::size_t>(num_subspaces) * 8 * code_bits; }  // of a block
@@ -41,11 +41,11 @@ struct FusedRun {
     const float* bias = nullptr;         // [rows]
     float soft_cap = 0;
 
-    int num_blocks = 0;                           // 1 to kRunBlocks
-    const std::uint8_t* k_blocks[kRunBlocks];     // see cache/layout.h
+    int num_blocks = 0;                        // 1 to kRunBlocks
+    const std::uint8_t* k_blocks[kRunBlocks];  // see cache/layout.h
     const std::uint8_t* v_blocks[kRunBlocks];
-    const float* masks[kRunBlocks];               // per block null or layout (rows, 64): added to scores, -inf hides
-    const std::uint8_t* next_k = nullptr;         // first block of the run that this thread does next, to prefetch; null: none
+    const float* masks[kRunBlocks];        // per block null or layout (rows, 64): added to scores, -inf hides
+    const std::uint8_t* next_k = nullptr;  // first block of the run that this thread does next, to prefetch; null: none
     const std::uint8_t* next_v = nullptr;
 
     float* row_max = nullptr;     // [rows] running maximum, -inf at first
@@ -62,8 +62,8 @@ struct FusedKernels {
     bool (*supports)(const FusedSide& k, const FusedSide& v);
     std::size_t (*query_bytes)(const FusedSide& k);  // of one row, a multiple of 64
     std::size_t (*scratch_bytes)(const FusedSide& k, const FusedSide& v, int rows);
-    /// Row `row` of a tile, q: layout (dim of k) in code space, all scales applied. queries: query_bytes(k) bytes for each row, rows
-    /// rounded up to a multiple of kQueryGroup, 64-byte aligned. Rows may be prepared in any order and at the same time.
+    /// Row `row` of a tile, q: layout (dim of k) in code space, all scales applied. queries: query_bytes(k) bytes for each row,
+    /// rows rounded up to a multiple of kQueryGroup, 64-byte aligned. Rows may be prepared in any order and at the same time.
     void (*prepare)(const FusedSide& k, const float* q, int row, std::byte* queries);
     void (*run)(const FusedRun& run);
 };

@@ -1,15 +1,16 @@
 // Look-up method for AVX2: 8-bit codes of any sub_dim, few query rows. Also runs on AVX-512 without VBMI.
 //
-// Keys. AVX2 has no byte look-up in 256 entries, but a scalar load of 64 bits looks four rows up at once: an entry holds q . centroid
-// of up to four query rows in 16 bits each. With B_m = |q_m| max|c| a row's partial score lies in [-B_m, B_m]; entries are
-// (q . c + B_m) / step, rounded, where step makes the sum of 2 B_m / step over kSegment subspaces at most 65535 - kSegment.
+// Keys. AVX2 has no byte look-up in 256 entries, but a scalar load of 64 bits looks four rows up at once: an entry holds q .
+// centroid of up to four query rows in 16 bits each. With B_m = |q_m| max|c| a row's partial score lies in [-B_m, B_m]; entries
+// are (q . c + B_m) / step, rounded, where step makes the sum of 2 B_m / step over kSegment subspaces at most 65535 - kSegment.
 // Rounding adds at most half per subspace, so a 16-bit field never carries into the next. (Fields of rows that do not exist hold
 // anything; they lie above the others.) Segments are added in f32, exactly up to 2^24.
 // Error: each entry is off by at most step / 2, uniformly, and a score by about 0.29 step sqrt(num_subspaces). Measured in
 // docs/numerics.md.
 //
-// Values. int8 centroids as 16-bit integers are exact. p is an integer of 15 bits relative to the largest of the chunk. vpmaddwd adds
-// two products, at most 2 * 32767 * 127, and a chunk of kChunk blocks has 128 steps: 1.07e9, below 2^31. Sums over chunks are f32.
+// Values. int8 centroids as 16-bit integers are exact. p is an integer of 15 bits relative to the largest of the chunk. vpmaddwd
+// adds two products, at most 2 * 32767 * 127, and a chunk of kChunk blocks has 128 steps: 1.07e9, below 2^31. Sums over chunks
+// are f32.
 #include <immintrin.h>
 
 #include "attention/cpu/fused.h"
@@ -187,7 +188,7 @@ struct Scratch {
     alignas(64) std::int16_t p[kGroup][kCells * 4];  // per 4 cells: p0 p1 four times, p2 p3 four times
     alignas(64) float norm_k[kCells];
     alignas(64) float norm_v[kCells];
-    alignas(64) std::int16_t centroids[256 * 8];     // layout (256, sub_dim)
+    alignas(64) std::int16_t centroids[256 * 8];  // layout (256, sub_dim)
 };
 
 std::size_t scratch_bytes(const FusedSide&, const FusedSide&, int) {

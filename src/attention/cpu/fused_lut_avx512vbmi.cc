@@ -3,10 +3,11 @@
 // Keys. Per query row and subspace a table holds q . centroid for the 256 centroids as 16-bit integers in two byte planes. A byte
 // look-up for 64 cells is two vpermi2b and a blend. With B_m = |q_m| max|c| a partial score lies in [-B_m, B_m]; entries are
 // (q . c + B_m) / step, rounded. kSegment subspaces are summed as integers, the even and the odd ones of them with high bytes of
-// their own. step is chosen so that the sum of 2 B_m / step over either half is at most 65535 - kSegment, and rounding adds at most
-// half per subspace, so the sum of a half stays below 65536:
+// their own. step is chosen so that the sum of 2 B_m / step over either half is at most 65535 - kSegment, and rounding adds at
+// most half per subspace, so the sum of a half stays below 65536:
 //   high bytes: parts of that sum over 256, so their own sum is at most 255 and accumulates in bytes;
-//   low bytes:  even cells + 256 * odd cells accumulate modulo 2^16 beside the odd cells alone (at most kSegment * 255 = 4080), from
+//   low bytes:  even cells + 256 * odd cells accumulate modulo 2^16 beside the odd cells alone (at most kSegment * 255 = 4080),
+//   from
 //               which the even ones follow exactly.
 // The sum of a segment, at most 131070, and those over segments are exact in f32.
 // Error: each entry is off by at most step / 2, uniformly, and a score by about 0.29 step sqrt(num_subspaces). Measured in
@@ -275,9 +276,8 @@ __attribute__((noinline)) F score_1(const std::uint8_t* table, int num_subspaces
             const Codes c = load_codes(block + i * 64);
             each_plane(
                 table + i * kTable,
-                [&](V t0, V t1, V t2, V t3) __attribute__((always_inline)) {
-                    add_low(sums, look(c.codes, c.upper, t0, t1, t2, t3));
-                },
+                [&](V t0, V t1, V t2, V t3)
+                    __attribute__((always_inline)) { add_low(sums, look(c.codes, c.upper, t0, t1, t2, t3)); },
                 [&](V t0, V t1, V t2, V t3) __attribute__((always_inline)) {
                     V& h = i % 2 == 0 ? sums.h : sums.g;
                     h = _mm512_add_epi8(h, look(c.codes, c.upper, t0, t1, t2, t3));
@@ -305,8 +305,8 @@ VECINFER_INLINE F add_lanes(const float* x) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(u, v, 0x88), _mm512_shuffle_f32x4(u, v, 0xdd));
 }
 
-// sums += per lane u . s over 4 bytes, u unsigned, s signed. As an instruction, not an intrinsic: around that, GCC 12 copies every
-// accumulator twice per step.
+// sums += per lane u . s over 4 bytes, u unsigned, s signed. As an instruction, not an intrinsic: around that, GCC 12 copies
+// every accumulator twice per step.
 VECINFER_INLINE void add_dots(V& sums, V u, V s) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(u), "v"(s));
 }
@@ -320,8 +320,8 @@ VECINFER_INLINE F join_digits(V low, V high) {
 // one every ahead_stride bytes, is fetched per block meanwhile. Accumulators are named: GCC 12 spills arrays of them.
 template <int R>
 VECINFER_INLINE void sum_pair(const std::uint8_t* const* blocks, int num_blocks, std::size_t offset, const std::int8_t* planes,
-                              const std::uint8_t* digits, std::size_t stride, float* sums,
-                              const std::uint8_t* ahead, std::size_t ahead_stride) {
+                              const std::uint8_t* digits, std::size_t stride, float* sums, const std::uint8_t* ahead,
+                              std::size_t ahead_stride) {
     const V x0 = load(planes);
     const V x1 = load(planes + 64);
     const V x2 = load(planes + 128);
@@ -387,8 +387,8 @@ __attribute__((noinline)) void sum_values(const FusedRun& run, int row0, const s
     for (int m = 0; m < run.v.num_subspaces; ++m) {
         const std::uint8_t* ahead = next + (m < run.k.num_subspaces ? m : 0) * 64;
         for (int c = 0; c < sub_dim; c += 2, filled += 2) {
-            sum_pair<R>(run.v_blocks, run.num_blocks, m * 64, run.v.planes + c * 256, digits, stride, sums + filled * 16,
-                        ahead, next_stride);
+            sum_pair<R>(run.v_blocks, run.num_blocks, m * 64, run.v.planes + c * 256, digits, stride, sums + filled * 16, ahead,
+                        next_stride);
         }
         const int done = (m + 1) * sub_dim;
         if (filled == 16 || done == dim) {
