@@ -15,6 +15,7 @@ inline constexpr std::string_view kPluginFile = "libggml-vecinfer.so";
 inline constexpr std::string_view kCalibrateHelper = "vecinfer-calibrate";
 inline constexpr std::string_view kRetrieveHelper = "vecinfer-retrieve";
 inline constexpr std::string_view kInspectHelper = "vecinfer-inspect";
+inline constexpr std::string_view kBenchKernelsHelper = "vecinfer-bench-kernels";
 
 /// Folder of the running vecinfer binary, links resolved.
 std::filesystem::path own_folder();

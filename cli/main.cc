@@ -15,6 +15,7 @@ constexpr std::array kVerbs = {
     Verb{"serve", "start llama-server with a compressed KV cache", run_serve},
     Verb{"perplexity", "measure a model's perplexity or KL divergence", run_perplexity},
     Verb{"bench", "measure speed at several context lengths", run_bench},
+    Verb{"bench-kernels", "measure the attention kernels against ggml's", run_bench_kernels},
     Verb{"calibrate", "learn a model's codebooks from text", run_calibrate},
     Verb{"compare", "compare schemes on a model: bits, quality, retrieval, speed", run_compare},
     Verb{"inspect", "show what a model's keys and values look like", run_inspect},
@@ -41,7 +42,7 @@ Environment:
   VECINFER_PLUGIN     the plugin libggml-vecinfer.so (default: GGML_BACKEND_PATH, then where it was built or installed)
   VECINFER_SCHEME     default of --scheme
   VECINFER_CODEBOOKS  default of --codebooks
-  VECINFER_ISA        scalar, avx2 or avx512: limits the kernels
+  VECINFER_ISA        scalar, avx2, avx512 or avx512vbmi: limits the kernels
   VECINFER_QUIET      1: the plugin prints no line at start
 
 Exit status: 0 done, 1 failed, 2 wrong command line; the llama.cpp tools' own status otherwise.
@@ -52,7 +53,7 @@ void print_help() {
         "vecinfer {}: vector-quantized KV cache for llama.cpp\n\nUsage: vecinfer VERB [OPTIONS] [-- TOOL ARGUMENTS]\n\nVerbs:\n",
         version());
     for (const Verb& verb : kVerbs) {
-        fmt::print("  {:<12}{}\n", verb.name, verb.summary);
+        fmt::print("  {:<15}{}\n", verb.name, verb.summary);
     }
     fmt::print("\nOptions:\n  -h,--help     this text; `vecinfer VERB --help` for a verb\n  --version     print the version\n{}",
                kExamples);

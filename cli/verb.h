@@ -36,6 +36,7 @@ int run_run(const VerbCall& call);
 int run_serve(const VerbCall& call);
 int run_perplexity(const VerbCall& call);
 int run_bench(const VerbCall& call);
+int run_bench_kernels(const VerbCall& call);
 int run_calibrate(const VerbCall& call);
 int run_compare(const VerbCall& call);
 int run_inspect(const VerbCall& call);

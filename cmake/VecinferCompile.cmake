@@ -26,15 +26,22 @@ function(vecinfer_warnings target)
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
 endfunction()
 
-# vecinfer_isa_sources(<target> <path stem>): adds <stem>_scalar.cc, <stem>_avx2.cc and <stem>_avx512.cc, each compiled for its
-# ISA. Contraction is off everywhere: a kernel that wants fused multiply-add says so, and encoding must give the same codes on all.
+# vecinfer_isa_sources(<target> <path stem>): adds those of <stem>_scalar.cc, <stem>_avx2.cc, <stem>_avx512.cc and
+# <stem>_avx512vbmi.cc that exist, each compiled for its ISA. Contraction is off everywhere: a kernel that wants fused multiply-add
+# says so, and encoding must give the same codes on all.
 function(vecinfer_isa_sources target stem)
-    target_sources(${target} PRIVATE ${stem}_scalar.cc)
-    set_property(SOURCE ${stem}_scalar.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off -Wno-psabi)
+    set(isas scalar)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-        target_sources(${target} PRIVATE ${stem}_avx2.cc ${stem}_avx512.cc)
-        set_property(SOURCE ${stem}_avx2.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off -mavx2 -mfma -mf16c -mbmi2)
-        set_property(SOURCE ${stem}_avx512.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off -mavx512f -mavx512bw
-                     -mavx512dq -mavx512vl -mfma -mf16c -mbmi2 -mprefer-vector-width=512)
+        list(APPEND isas avx2 avx512 avx512vbmi)
     endif()
+    set(flags_scalar -Wno-psabi)
+    set(flags_avx2 -mavx2 -mfma -mf16c -mbmi2)
+    set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+    set(flags_avx512vbmi ${flags_avx512} -mavx512vbmi -mavx512vnni)
+    foreach(isa ${isas})
+        if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${stem}_${isa}.cc")
+            target_sources(${target} PRIVATE ${stem}_${isa}.cc)
+            set_property(SOURCE ${stem}_${isa}.cc APPEND PROPERTY COMPILE_OPTIONS -O3 -ffp-contract=off ${flags_${isa}})
+        endif()
+    endforeach()
 endfunction()

@@ -55,6 +55,9 @@ public:
     /// Checks every argument. `params` pointers must stay valid until the last run returns.
     static Result<AttentionTask> create(const PackedCache& k, const PackedCache& v, int stream, const AttentionParams& params);
 
+    /// How blocks of codes are read: method and ISA, e.g. "lut/avx512vbmi", or "tile" for the general path. Static storage.
+    const char* method() const noexcept;
+
     /// Scratch that run needs, for `num_threads` threads.
     std::size_t workspace_bytes(int num_threads) const noexcept;
     /// Must be called once before run, with workspace_bytes(num_threads) bytes, 64-byte aligned.

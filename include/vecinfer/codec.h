@@ -58,6 +58,10 @@ public:
     const Codebook& codebook(int head, int subspace = 0) const { return codebooks_[book_index(head, subspace)]; }
     /// Of a vq codec: centroids of one head and subspace as floats, layout (2^code_bits, sub_dim), 64-byte aligned.
     const float* centroids(int head, int subspace = 0) const noexcept;
+    /// Those of subspace 0 by channel, layout (sub_dim, 2^code_bits rounded up to a multiple of 64).
+    const float* centroids_by_channel(int head) const noexcept;
+    /// Their int8 values by channel, layout (sub_dim, 2^code_bits), 64-byte aligned.
+    const std::int8_t* centroid_planes(int head) const noexcept;
     /// Floats from the centroids of one subspace to those of the next; 0 if all subspaces of a head share a codebook.
     std::ptrdiff_t centroid_stride() const noexcept;
     /// Hash over spec, norm, transforms and codebooks: rows encoded under equal hashes are interchangeable.
@@ -79,7 +83,6 @@ private:
     std::size_t book_index(int head, int subspace) const noexcept {
         return static_cast<std::size_t>(head * books_per_head_ + (books_per_head_ > 1 ? subspace : 0));
     }
-    const float* by_channel(int head) const noexcept;  // centroids as (sub_dim, searched_centroids)
     void find_codes(int head, const float* y, std::uint16_t* codes) const noexcept;
     std::uint8_t encode_unbiased(int head, const float* y, double energy, int norm, std::uint16_t* codes) const noexcept;
 
@@ -90,7 +93,8 @@ private:
     std::uint64_t hash_ = 0;
     std::vector<HeadTransform> transforms_;
     std::vector<Codebook> codebooks_;
-    std::shared_ptr<const float[]> tables_;  // null without codebooks, see codec/vq/tables.h
+    std::shared_ptr<const float[]> tables_;        // null without codebooks, see codec/vq/tables.h
+    std::shared_ptr<const std::int8_t[]> planes_;  // likewise
     bool unbiased_ = false;
     std::shared_ptr<const std::vector<NoiseShaping>> shaping_;  // per head; null without, see codec/vq/shaping.h
 };

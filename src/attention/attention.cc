@@ -3,18 +3,18 @@
 // A piece is (query tile, KV head, context split). All query heads of a KV head are rows of one tile, so each code is decoded
 // once per tile. Every tile has two readings: codes (with transformed queries) and, where rows are at hand in f16, exact rows.
 // Which one a (query, cell) pair uses is decided by position; scores are picked per pair and values are summed in two
-// accumulators, because codes live in the transformed value space.
+// accumulators, because codes live in the transformed value space. Blocks that are read from codes alone are collected into runs
+// for the fused kernels, where the ISA has them.
 #include "vecinfer/attention.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <thread>
 #include <vector>
 
-#include "attention/cpu/tile.h"
+#include "attention/attention_state.h"
 #include "attention/exactness.h"
 #include "cache/layout.h"
 #include "codec/f16.h"
@@ -28,6 +28,7 @@ const TileKernels& tile_kernels() {
     static const TileKernels& table = []() -> const TileKernels& {
         switch (active_isa()) {
 #if defined(__x86_64__)
+            case Isa::avx512vbmi:
             case Isa::avx512: return tile_kernels_avx512();
             case Isa::avx2: return tile_kernels_avx2();
 #endif
@@ -41,10 +42,11 @@ const TileKernels& tile_kernels() {
 
 namespace {
 
-constexpr int kTileRows = 48;      // query rows (tokens x heads of a group) that share a decoded tile
-constexpr int kSplitCells = 1024;  // context per piece when there are few rows; a multiple of kBlockCells
-constexpr int kFewRows = 16;       // at most this many rows in total per KV head: split the context
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr int kTileRows = 48;    // query rows (tokens x heads of a group) that share a decoded tile
+constexpr int kFewTokens = 16;   // up to this many query tokens the context is split
+constexpr int kFewPieces = 16;   // pieces of a call to aim at while each is shorter than a run,
+constexpr int kManyPieces = 64;  // and beyond
+constexpr int kRunCells = kBlockCells * cpu::kRunBlocks;
 
 cpu::ScalarBlock scalar_block(const RowCodec& codec) {
     const CodecSpec& spec = codec.spec();
@@ -65,49 +67,14 @@ float alibi_slope(float max_bias, int head, int num_heads) {
                     : std::pow(std::exp2(-max_bias / 2.0f / n), static_cast<float>(2 * (head - n) + 1));
 }
 
-}  // namespace
-
-struct AttentionTask::State {
-    PackedCache k;
-    PackedCache v;
-    int stream = 0;
-    AttentionParams p;
-    const cpu::TileKernels* kernels = nullptr;
-    const float* norm_table = nullptr;
-
-    int group = 1;        // query heads per KV head
-    int tile_tokens = 1;  // query tokens per tile
-    int num_tiles = 1;    // query tiles
-    int num_splits = 1;
-    int split_cells = 0;
-    std::vector<float> slopes;  // [num_qo_heads]
-
-    std::byte* workspace = nullptr;
-    std::atomic<int> next_piece{0};
-    std::unique_ptr<std::atomic<int>[]> splits_left;  // per (tile, KV head)
-
-    int dk() const { return k.codec().head_dim(); }
-    int dv() const { return v.codec().head_dim(); }
-    int num_kv_heads() const { return k.codec().num_heads(); }
-    int tile_rows() const { return tile_tokens * group; }
-    int num_pieces() const { return num_tiles * num_kv_heads() * num_splits; }
-
-    // Partial result of one piece: per row max, sum and dv outputs (original space).
-    std::size_t partial_floats() const { return static_cast<std::size_t>(tile_rows()) * (2 + dv()); }
-    std::size_t partials_floats() const { return num_splits == 1 ? 0 : num_pieces() * partial_floats(); }
-    std::size_t scratch_floats() const {
-        const std::size_t rows = tile_rows();
-        return rows * (2 * dk() + 2 * dv() + 2 * kBlockCells + 4) +
-               2 * static_cast<std::size_t>(kBlockCells) * std::max(dk(), dv()) + kBlockCells +
-               2 * static_cast<std::size_t>(split_cells) + 64;
-    }
-
-    void run_piece(int piece, float* scratch);
-    void finish_rows(const float* max, const float* sum, const float* out, int tile, int kv_head) const;
-    void merge(int tile, int kv_head, float* scratch) const;
-};
-
-namespace {
+// Context per piece. Long pieces are cheaper, up to a run of the fused kernels; many pieces keep many threads busy. Never a
+// function of the number of threads.
+int cells_per_piece(int kv_len, int groups) {
+    constexpr int kUnit = 4 * kBlockCells;
+    const std::int64_t total = static_cast<std::int64_t>(kv_len) * groups;
+    const std::int64_t cells = std::max(total / kManyPieces, std::clamp<std::int64_t>(total / kFewPieces, 2 * kUnit, kRunCells));
+    return static_cast<int>((cells + kUnit - 1) / kUnit * kUnit);
+}
 
 // Rows at hand for the cells of one piece: index into the exact list per cell, or -1.
 void index_exact(std::span<const ExactRow> rows, int begin, int end, std::int32_t* index) {
@@ -121,7 +88,41 @@ void index_exact(std::span<const ExactRow> rows, int begin, int end, std::int32_
 
 }  // namespace
 
-void AttentionTask::State::run_piece(int piece, float* scratch) {
+bool AttentionTask::State::has_look_ups(const PackedCache& cache) {
+    const RowCodec& codec = cache.codec();
+    return codec.spec().kind == CodecKind::vq && codec.centroid_stride() == 0 && codec.sub_dim() > 1;
+}
+
+cpu::FusedSide AttentionTask::State::side(const PackedCache& cache, int kv_head) {
+    const RowCodec& codec = cache.codec();
+    const Codebook& book = codec.codebook(kv_head);
+    return {.sub_dim = codec.sub_dim(),
+            .code_bits = codec.code_bits(),
+            .num_subspaces = codec.num_subspaces(),
+            .norms = codec.has_norm(),
+            .scale = book.scale,
+            .by_channel = codec.centroids_by_channel(kv_head),
+            .planes = codec.centroid_planes(kv_head),
+            .centroids = book.centroids.data()};
+}
+
+void AttentionTask::State::prepare_row(const Queries& queries, int tile, int kv_head, int row) const {
+    const float scale = p.soft_cap != 0 ? p.sm_scale / p.soft_cap : p.sm_scale;
+    const float* q =
+        p.q + (tile * tile_tokens + row / group) * p.q_token_stride + (kv_head * group + row % group) * p.q_head_stride;
+    float* exact = queries.exact + row * dk();
+    float* code = queries.code + row * dk();
+    for (int d = 0; d < dk(); ++d) {
+        exact[d] = q[d] * scale;
+    }
+    k.codec().transform(kv_head).forward_query(exact, code);
+    queries.bias[row] = k.codec().transform(kv_head).query_bias(exact);
+    if (fused != nullptr) {
+        fused->prepare(side(k, kv_head), code, row, queries.tables);
+    }
+}
+
+void AttentionTask::State::run_piece(int piece, int next_piece, float* scratch) {
     const int split = piece % num_splits;
     const int kv_head = piece / num_splits % num_kv_heads();
     const int tile = piece / num_splits / num_kv_heads();
@@ -132,38 +133,48 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
     const int end = std::min(begin + split_cells, p.kv_len);
     const Exactness exactness{p};
 
-    float* q_exact = scratch;
-    float* q_code = q_exact + rows * dk();
-    float* s_exact = q_code + rows * dk();
+    Queries queries;
+    if (num_splits == 1) {
+        queries = queries_at(scratch);
+        scratch += queries_floats();
+        for (int r = 0; r < rows; ++r) {
+            prepare_row(queries, tile, kv_head, r);
+        }
+    } else {
+        queries = shared_queries(tile, kv_head);
+        // Whoever claimed these rows did so before this piece was claimed and depends on nobody.
+        while (rows_left[tile * num_kv_heads() + kv_head].load(std::memory_order_acquire) > 0) {
+            std::this_thread::yield();
+        }
+    }
+    auto* fused_scratch = reinterpret_cast<std::byte*>(scratch);
+    float* run_masks = scratch + fused_bytes() / sizeof(float);
+    float* s_exact = run_masks + run_masks_floats();
     float* s_code = s_exact + rows * kBlockCells;
     float* mask = s_code + rows * kBlockCells;  // of the row in work
     float* o_exact = mask + kBlockCells;
     float* o_code = o_exact + rows * dv();
     float* row_max = o_code + rows * dv();
     float* row_sum = row_max + rows;
-    float* k_bias = row_sum + rows;     // what scores over codes lack when keys are centered
-    float* code_share = k_bias + rows;  // sum of the probabilities whose values come from codes
+    float* code_share = row_sum + rows;  // sum of the probabilities whose values come from codes
     float* tile_code = code_share + rows;
     float* tile_exact = tile_code + kBlockCells * std::max(dk(), dv());
     auto* k_index = reinterpret_cast<std::int32_t*>(tile_exact + kBlockCells * std::max(dk(), dv()));
     auto* v_index = k_index + split_cells;
 
-    const float score_scale = p.soft_cap != 0 ? p.sm_scale / p.soft_cap : p.sm_scale;
-    for (int r = 0; r < rows; ++r) {
-        const float* q = p.q + (token0 + r / group) * p.q_token_stride + (kv_head * group + r % group) * p.q_head_stride;
-        for (int d = 0; d < dk(); ++d) {
-            q_exact[r * dk() + d] = q[d] * score_scale;
-        }
-        k.codec().transform(kv_head).forward_query(q_exact + r * dk(), q_code + r * dk());
-        k_bias[r] = k.codec().transform(kv_head).query_bias(q_exact + r * dk());
-        code_share[r] = 0;
-        row_max[r] = kMinusInfinity;
-        row_sum[r] = 0;
-    }
+    std::fill(code_share, code_share + rows, 0.0f);
+    std::fill(row_max, row_max + rows, kMinusInfinity);
+    std::fill(row_sum, row_sum + rows, 0.0f);
     std::fill(o_exact, o_exact + rows * dv(), 0.0f);
     std::fill(o_code, o_code + rows * dv(), 0.0f);
-    index_exact(p.k_exact, begin, end, k_index);
-    index_exact(p.v_exact, begin, end, v_index);
+    const auto has_exact = [&](int cell0) { return exact_blocks[cell0 / kBlockCells] != 0; };
+    for (int cell0 = begin; cell0 < end; cell0 += kBlockCells) {
+        if (has_exact(cell0)) {
+            index_exact(p.k_exact, begin, end, k_index);
+            index_exact(p.v_exact, begin, end, v_index);
+            break;
+        }
+    }
 
     const auto is_exact = [&](std::span<const ExactRow> list, const std::int32_t* index, int token, int cell) {
         const std::int32_t i = index[cell - begin];
@@ -192,50 +203,136 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
                               tile_code);
     };
 
-    for (int cell0 = begin; cell0 < end; cell0 += kBlockCells) {
-        const int cells = std::min(kBlockCells, end - cell0);
-        const int mask_heads = p.mask != nullptr ? p.mask_heads : 0;
-        bool any_visible = false;
-        bool k_code = false;
-        bool k_exact = false;
-        bool v_code = false;
-        bool v_exact = false;
+    const int mask_heads = p.mask != nullptr ? p.mask_heads : 0;
+    const auto mask_at = [&](int mask_head, int token, int cell) {
+        return p.mask + mask_head * p.mask_head_stride + (token0 + token) * p.mask_token_stride + cell;
+    };
+    const auto look_at = [&](int cell0, int cells) {
+        BlockUse use;
+        use.plain = cells == kBlockCells;
+        if (!has_exact(cell0)) {
+            use.visible = mask_heads == 0;
+            for (int i = 0; i < tokens * mask_heads; ++i) {
+                const unsigned state = kernels->mask_state(mask_at(i / tokens, i % tokens, cell0), cells);
+                use.visible |= (state & cpu::kMaskVisible) != 0;
+                use.plain &= (state & cpu::kMaskNonzero) == 0;
+            }
+            use.k_code = use.v_code = use.visible;
+            return use;
+        }
+        use.plain &= mask_heads == 0;
         for (int token = 0; token < tokens; ++token) {
             for (int t = 0; t < cells; ++t) {
                 bool visible = mask_heads == 0;
                 for (int m = 0; m < mask_heads && !visible; ++m) {
-                    visible =
-                        p.mask[m * p.mask_head_stride + (token0 + token) * p.mask_token_stride + cell0 + t] != kF16MinusInfinity;
+                    visible = *mask_at(m, token, cell0 + t) != kF16MinusInfinity;
                 }
                 if (visible) {
-                    any_visible = true;
-                    (is_exact(p.k_exact, k_index, token, cell0 + t) ? k_exact : k_code) = true;
-                    (is_exact(p.v_exact, v_index, token, cell0 + t) ? v_exact : v_code) = true;
+                    use.visible = true;
+                    (is_exact(p.k_exact, k_index, token, cell0 + t) ? use.k_exact : use.k_code) = true;
+                    (is_exact(p.v_exact, v_index, token, cell0 + t) ? use.v_exact : use.v_code) = true;
                 }
             }
         }
-        if (!any_visible) {
+        return use;
+    };
+    // Mask values of one row over a block, with the head's slope.
+    const auto read_mask = [&](int row, int cell0, int cells, float* values) {
+        const int head = kv_head * group + row % group;
+        kernels->from_f16(mask_at(head % mask_heads, row / group, cell0), cells, values);
+        for (int t = 0; t < cells; ++t) {
+            values[t] *= slopes[head];
+        }
+    };
+
+    // Blocks of a head lie side by side.
+    const std::uint8_t* k_blocks = k.code_block(stream, kv_head, 0);
+    const std::uint8_t* v_blocks = v.code_block(stream, kv_head, 0);
+    const std::ptrdiff_t k_block_bytes = k.code_block(stream, kv_head, 1) - k_blocks;
+    const std::ptrdiff_t v_block_bytes = v.code_block(stream, kv_head, 1) - v_blocks;
+
+    cpu::FusedRun run;
+    if (fused != nullptr) {
+        run.k = side(k, kv_head);
+        run.v = side(v, kv_head);
+        run.rows = rows;
+        run.queries = queries.tables;
+        run.bias = queries.bias;
+        run.soft_cap = p.soft_cap;
+        run.row_max = row_max;
+        run.row_sum = row_sum;
+        run.code_share = code_share;
+        run.o = o_code;
+        run.o_other = o_exact;
+        run.scratch = fused_scratch;
+    }
+    // next_cell: where the piece goes on, `end` if it does not.
+    const auto flush = [&](int next_cell) {
+        if (run.num_blocks == 0) {
+            return;
+        }
+        int head = kv_head;
+        int cell = next_cell;
+        if (next_cell >= end) {
+            head = next_piece / num_splits % num_kv_heads();
+            cell = next_piece % num_splits * split_cells;
+        }
+        const bool any = next_cell < end || next_piece < num_pieces();
+        run.next_k = any ? k.code_block(stream, head, cell / kBlockCells) : nullptr;
+        run.next_v = any ? v.code_block(stream, head, cell / kBlockCells) : nullptr;
+        fused->run(run);
+        run.num_blocks = 0;
+    };
+    const auto add_to_run = [&](int cell0, int cells, bool plain) {
+        const int i = run.num_blocks;
+        run.k_blocks[i] = k_blocks + cell0 / kBlockCells * k_block_bytes;
+        run.v_blocks[i] = v_blocks + cell0 / kBlockCells * v_block_bytes;
+        run.masks[i] = nullptr;
+        if (!plain) {
+            float* values = run_masks + static_cast<std::size_t>(i) * rows * kBlockCells;
+            run.masks[i] = values;
+            std::fill(values, values + rows * kBlockCells, 0.0f);
+            for (int r = 0; r < rows; ++r, values += kBlockCells) {
+                if (mask_heads > 0) {
+                    read_mask(r, cell0, cells, values);
+                }
+                std::fill(values + cells, values + kBlockCells, kMinusInfinity);
+            }
+        }
+        if (++run.num_blocks == cpu::kRunBlocks) {
+            flush(cell0 + kBlockCells);
+        }
+    };
+
+    for (int cell0 = begin; cell0 < end; cell0 += kBlockCells) {
+        const int cells = std::min(kBlockCells, end - cell0);
+        const BlockUse use = look_at(cell0, cells);
+        if (!use.visible) {
+            continue;
+        }
+        if (fused != nullptr && !use.k_exact && !use.v_exact) {
+            add_to_run(cell0, cells, use.plain);
             continue;
         }
 
-        if (k_code) {
+        if (use.k_code) {
             decode(k, cell0);
-            kernels->scores(q_code, tile_code, rows, dk(), s_code);
+            kernels->scores(queries.code, tile_code, rows, dk(), s_code);
         }
-        if (k_exact) {
+        if (use.k_exact) {
             load_exact(p.k_exact, k_index, cell0, cells, kv_head, dk());
-            kernels->scores(q_exact, tile_exact, rows, dk(), s_exact);
+            kernels->scores(queries.exact, tile_exact, rows, dk(), s_exact);
         }
         for (int r = 0; r < rows; ++r) {
             float* s = s_code + r * kBlockCells;
             const float* exact = s_exact + r * kBlockCells;
             const int token = r / group;
-            for (int t = 0; k_code && t < cells; ++t) {
-                s[t] += k_bias[r];
+            for (int t = 0; use.k_code && t < cells; ++t) {
+                s[t] += queries.bias[r];
             }
-            if (!k_code) {
+            if (!use.k_code) {
                 std::copy(exact, exact + kBlockCells, s);
-            } else if (k_exact) {
+            } else if (use.k_exact) {
                 for (int t = 0; t < cells; ++t) {
                     s[t] = is_exact(p.k_exact, k_index, token, cell0 + t) ? exact[t] : s[t];
                 }
@@ -246,12 +343,9 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
                 }
             }
             if (mask_heads > 0) {
-                const int head = kv_head * group + r % group;
-                kernels->from_f16(
-                    p.mask + head % mask_heads * p.mask_head_stride + (token0 + token) * p.mask_token_stride + cell0, cells,
-                    mask);
+                read_mask(r, cell0, cells, mask);
                 for (int t = 0; t < cells; ++t) {
-                    s[t] += slopes[head] * mask[t];
+                    s[t] += mask[t];
                 }
             }
             for (int t = cells; t < kBlockCells; ++t) {
@@ -274,7 +368,7 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
         }
 
         // s_code now holds the probabilities; the exact share moves to s_exact.
-        if (v_exact) {
+        if (use.v_exact) {
             for (int r = 0; r < rows; ++r) {
                 float* code = s_code + r * kBlockCells;
                 float* exact = s_exact + r * kBlockCells;
@@ -287,7 +381,7 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             load_exact(p.v_exact, v_index, cell0, cells, kv_head, dv());
             kernels->accumulate(s_exact, tile_exact, rows, dv(), o_exact);
         }
-        if (v_code) {
+        if (use.v_code) {
             decode(v, cell0);
             for (int r = 0; r < rows; ++r) {
                 const float* p_code = s_code + r * kBlockCells;
@@ -298,6 +392,7 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
             kernels->accumulate(s_code, tile_code, rows, dv(), o_code);
         }
     }
+    flush(end);
 
     for (int r = 0; r < rows; ++r) {
         float* code = o_code + r * dv();
@@ -317,61 +412,6 @@ void AttentionTask::State::run_piece(int piece, float* scratch) {
     std::copy(o_exact, o_exact + rows * dv(), partial + 2 * rows);
     if (splits_left[tile * num_kv_heads() + kv_head].fetch_sub(1, std::memory_order_acq_rel) == 1) {
         merge(tile, kv_head, scratch);
-    }
-}
-
-// Always in split order, so that the result does not depend on which thread came last.
-void AttentionTask::State::merge(int tile, int kv_head, float* scratch) const {
-    const int rows = std::min(tile_tokens, p.num_tokens - tile * tile_tokens) * group;
-    float* max = scratch;
-    float* sum = max + rows;
-    float* out = sum + rows;
-    std::fill(max, max + rows, kMinusInfinity);
-    std::fill(sum, sum + rows + rows * dv(), 0.0f);
-    for (int split = 0; split < num_splits; ++split) {
-        const float* partial = reinterpret_cast<const float*>(workspace) +
-                               ((tile * num_kv_heads() + kv_head) * num_splits + split) * partial_floats();
-        for (int r = 0; r < rows; ++r) {
-            const float m = std::max(max[r], partial[r]);
-            if (m == kMinusInfinity) {
-                continue;
-            }
-            const float a = max[r] == kMinusInfinity ? 0.0f : std::exp(max[r] - m);
-            const float b = partial[r] == kMinusInfinity ? 0.0f : std::exp(partial[r] - m);
-            const float* o = partial + 2 * rows + r * dv();
-            sum[r] = sum[r] * a + partial[rows + r] * b;
-            for (int d = 0; d < dv(); ++d) {
-                out[r * dv() + d] = out[r * dv() + d] * a + o[d] * b;
-            }
-            max[r] = m;
-        }
-    }
-    finish_rows(max, sum, out, tile, kv_head);
-}
-
-void AttentionTask::State::finish_rows(const float* max, const float* sum, const float* out, int tile, int kv_head) const {
-    const int token0 = tile * tile_tokens;
-    const int rows = std::min(tile_tokens, p.num_tokens - token0) * group;
-    for (int r = 0; r < rows; ++r) {
-        const int token = token0 + r / group;
-        const int head = kv_head * group + r % group;
-        float m = max[r];
-        float total = sum[r];
-        float factor = 1.0f;
-        if (p.sinks != nullptr) {
-            const float with_sink = std::max(m, p.sinks[head]);
-            factor = m == kMinusInfinity ? 0.0f : std::exp(m - with_sink);
-            total = total * factor + std::exp(p.sinks[head] - with_sink);
-            m = with_sink;
-        }
-        const float inv = total > 0 ? factor / total : 0.0f;
-        float* y = p.out + token * p.out_token_stride + head * p.out_head_stride;
-        for (int d = 0; d < dv(); ++d) {
-            y[d] = out[r * dv() + d] * inv;
-        }
-        if (p.lse != nullptr) {
-            p.lse[token * p.num_qo_heads + head] = total > 0 ? m + std::log(total) : kMinusInfinity;
-        }
     }
 }
 
@@ -399,34 +439,71 @@ Result<AttentionTask> AttentionTask::create(const PackedCache& k, const PackedCa
     s.tile_tokens = std::clamp(kTileRows / s.group, 1, p.num_tokens);
     s.num_tiles = (p.num_tokens + s.tile_tokens - 1) / s.tile_tokens;
     const int whole = (p.kv_len + kBlockCells - 1) / kBlockCells * kBlockCells;
-    s.split_cells = p.num_tokens * s.group <= kFewRows ? std::min(kSplitCells, whole) : whole;
+    const int groups = s.num_tiles * s.num_kv_heads();
+    s.split_cells = p.num_tokens <= kFewTokens ? std::min(cells_per_piece(p.kv_len, groups), whole) : whole;
     s.num_splits = (p.kv_len + s.split_cells - 1) / s.split_cells;
     for (int h = 0; h < p.num_qo_heads; ++h) {
         s.slopes.push_back(alibi_slope(p.alibi_max_bias, h, p.num_qo_heads));
     }
-    const int groups = s.num_tiles * s.num_kv_heads();
     s.splits_left = std::make_unique<std::atomic<int>[]>(groups);
+    s.rows_left = std::make_unique<std::atomic<int>[]>(groups);
     for (int i = 0; i < groups; ++i) {
         s.splits_left[i] = s.num_splits;
+        s.rows_left[i] = s.tile_rows();
+    }
+    s.exact_blocks.resize(whole / kBlockCells);
+    for (const auto& list : {p.k_exact, p.v_exact}) {
+        for (const ExactRow& row : list) {
+            if (row.cell >= 0 && row.cell < p.kv_len) {
+                s.exact_blocks[row.cell / kBlockCells] = 1;
+            }
+        }
+    }
+    const auto code_blocks = std::count(s.exact_blocks.begin(), s.exact_blocks.end(), 0);
+    if (State::has_look_ups(k) && State::has_look_ups(v)) {
+        s.fused =
+            cpu::fused_kernels(State::side(k, 0), State::side(v, 0), s.tile_rows(), static_cast<int>(code_blocks) * kBlockCells);
     }
     return task;
 }
 
+const char* AttentionTask::method() const noexcept {
+    return state_->fused != nullptr ? state_->fused->name : "tile";
+}
+
 std::size_t AttentionTask::workspace_bytes(int num_threads) const noexcept {
     const State& s = *state_;
-    return sizeof(float) * (layout::align64(s.partials_floats()) + num_threads * layout::align64(s.scratch_floats()));
+    return sizeof(float) *
+           (State::pad(s.partials_floats()) + s.shared_queries_floats() + num_threads * State::pad(s.scratch_floats()));
 }
 
 void AttentionTask::bind_workspace(std::byte* workspace) noexcept {
     state_->workspace = workspace;
 }
 
-void AttentionTask::run(int ith, int) noexcept {
+void AttentionTask::run(int ith, int nth) noexcept {
     State& s = *state_;
-    float* scratch =
-        reinterpret_cast<float*>(s.workspace) + layout::align64(s.partials_floats()) + ith * layout::align64(s.scratch_floats());
-    for (int piece = s.next_piece.fetch_add(1); piece < s.num_pieces(); piece = s.next_piece.fetch_add(1)) {
-        s.run_piece(piece, scratch);
+    float* scratch = reinterpret_cast<float*>(s.workspace) + State::pad(s.partials_floats()) + s.shared_queries_floats() +
+                     ith * State::pad(s.scratch_floats());
+    for (int job = s.next_row.fetch_add(1); job < s.num_shared_rows(); job = s.next_row.fetch_add(1)) {
+        const int group = job / s.tile_rows();  // of one tile and KV head
+        const int tile = group / s.num_kv_heads();
+        const int kv_head = group % s.num_kv_heads();
+        const int row = job % s.tile_rows();
+        if (tile * s.tile_tokens + row / s.group < s.p.num_tokens) {
+            s.prepare_row(s.shared_queries(tile, kv_head), tile, kv_head, row);
+        }
+        s.rows_left[group].fetch_sub(1, std::memory_order_release);
+    }
+    // Each thread has a range of consecutive pieces, so that it can prefetch what it reads next; then it helps the others.
+    const int queues = std::min(nth, State::kQueues);
+    for (int i = 0; i < queues; ++i) {
+        const int queue = (ith + i) % queues;
+        const int begin = static_cast<int>(static_cast<std::int64_t>(s.num_pieces()) * queue / queues);
+        const int end = static_cast<int>(static_cast<std::int64_t>(s.num_pieces()) * (queue + 1) / queues);
+        for (int piece = begin + s.taken[queue].fetch_add(1); piece < end; piece = begin + s.taken[queue].fetch_add(1)) {
+            s.run_piece(piece, piece + 1 < end ? piece + 1 : s.num_pieces(), scratch);
+        }
     }
 }
 

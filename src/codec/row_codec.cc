@@ -161,6 +161,7 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
             codec.books_per_head_ =
                 codec.codebooks_.size() == 1 ? 0 : static_cast<int>(codec.codebooks_.size()) / codec.num_heads();
             codec.tables_ = make_tables(codec.codebooks_);
+            codec.planes_ = make_planes(codec.codebooks_);
         }
 
         Fnv fnv;
@@ -190,7 +191,7 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
             std::vector<NoiseShaping> heads;
             for (int head = 0; head < codec.num_heads(); ++head) {
                 heads.emplace_back(options.shaping.subspan(head * per_head, per_head), head_dim, spec.sub_dim, spec.code_bits,
-                                   codec.by_channel(head));
+                                   codec.centroids_by_channel(head));
             }
             codec.shaping_ = std::make_shared<const std::vector<NoiseShaping>>(std::move(heads));
             fnv.add(options.shaping);
@@ -211,18 +212,22 @@ std::ptrdiff_t RowCodec::centroid_stride() const noexcept {
     return books_per_head_ > 1 ? static_cast<std::ptrdiff_t>(2 * table_values(spec_.sub_dim, spec_.code_bits)) : 0;
 }
 
-const float* RowCodec::by_channel(int head) const noexcept {
+const float* RowCodec::centroids_by_channel(int head) const noexcept {
     return centroids(head) - table_values(spec_.sub_dim, spec_.code_bits);
+}
+
+const std::int8_t* RowCodec::centroid_planes(int head) const noexcept {
+    return planes_.get() + book_index(head, 0) * table_values(spec_.sub_dim, spec_.code_bits);
 }
 
 void RowCodec::find_codes(int head, const float* y, std::uint16_t* codes) const noexcept {
     const NearestFn nearest = nearest_kernel(spec_.sub_dim);
     const int searched = searched_centroids(1 << spec_.code_bits);
     if (const std::ptrdiff_t stride = centroid_stride(); stride == 0) {
-        nearest(y, num_subspaces(), by_channel(head), searched, codes, nullptr);
+        nearest(y, num_subspaces(), centroids_by_channel(head), searched, codes, nullptr);
     } else {
         for (int s = 0; s < num_subspaces(); ++s) {
-            nearest(y + s * spec_.sub_dim, 1, by_channel(head) + s * stride, searched, codes + s, nullptr);
+            nearest(y + s * spec_.sub_dim, 1, centroids_by_channel(head) + s * stride, searched, codes + s, nullptr);
         }
     }
     if (shaping_ != nullptr) {
@@ -230,9 +235,9 @@ void RowCodec::find_codes(int head, const float* y, std::uint16_t* codes) const 
     }
 }
 
-// Centroids are means of what they stand for, so a decoded vector y' is too short: y' . y < y . y, and a query that looks for this
-// very key loses the difference. The stored norm makes up for it. Its steps are coarse, so with shaping, where scores matter most,
-// three divisors are tried for the one whose correction falls closest to a step.
+// Centroids are means of what they stand for, so a decoded vector y' is too short: y' . y < y . y, and a query that looks for
+// this very key loses the difference. The stored norm makes up for it. Its steps are coarse, so with shaping, where scores matter
+// most, three divisors are tried for the one whose correction falls closest to a step.
 std::uint8_t RowCodec::encode_unbiased(int head, const float* y, double energy, int norm, std::uint16_t* codes) const noexcept {
     const int spread = shaping_ != nullptr ? 1 : 0;
     double least = std::numeric_limits<double>::infinity();

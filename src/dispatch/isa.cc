@@ -9,7 +9,7 @@
 namespace vecinfer {
 namespace {
 
-constexpr std::array kAllIsas = {Isa::scalar, Isa::avx2, Isa::avx512};
+constexpr std::array kAllIsas = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512vbmi};
 
 bool cpu_supports(Isa isa) noexcept {
     if (isa == Isa::scalar) {
@@ -21,8 +21,12 @@ bool cpu_supports(Isa isa) noexcept {
     if (isa == Isa::avx2) {
         return avx2;
     }
-    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (isa == Isa::avx512) {
+        return avx512;
+    }
+    return avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
 #else
     return false;
 #endif
@@ -59,6 +63,7 @@ std::string_view isa_name(Isa isa) noexcept {
         case Isa::scalar: return "scalar";
         case Isa::avx2: return "avx2";
         case Isa::avx512: return "avx512";
+        case Isa::avx512vbmi: return "avx512vbmi";
     }
     return "unknown";
 }

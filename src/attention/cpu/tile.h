@@ -19,6 +19,9 @@ struct ScalarBlock {
     bool zeros;      // zeros are stored
 };
 
+inline constexpr unsigned kMaskVisible = 1;  // some value is not -inf
+inline constexpr unsigned kMaskNonzero = 2;  // some value is not +0
+
 struct TileKernels {
     /// Decodes one code block (cache/layout.h) of 64 cells into y, layout (64, num_subspaces * sub_dim), in code space.
     /// centroids: layout (2^code_bits, sub_dim), those of the next subspace `centroid_stride` floats further (0: the same).
@@ -36,6 +39,8 @@ struct TileKernels {
     float (*max_row)(const float* s);
     void (*scale)(float* x, int n, float factor);
     void (*from_f16)(const std::uint16_t* x, int n, float* y);
+    /// Which of kMaskVisible and kMaskNonzero hold for n f16 mask values, n <= 64.
+    unsigned (*mask_state)(const std::uint16_t* mask, int n);
 };
 
 const TileKernels& tile_kernels_scalar();

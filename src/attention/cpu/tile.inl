@@ -1,6 +1,6 @@
-// Body of the tile kernels, compiled once per ISA into the namespace VECINFER_TILE_NS. Written with compiler vectors of 8 floats, which become
-// two SSE, one AVX2 or one AVX-512VL register. No std templates here: an inline function emitted by an AVX unit could replace
-// the baseline copy at link time.
+// Body of the tile kernels, compiled once per ISA into the namespace VECINFER_TILE_NS. Written with compiler vectors of 8 floats,
+// which become two SSE, one AVX2 or one AVX-512VL register. No std templates here: an inline function emitted by an AVX unit
+// could replace the baseline copy at link time.
 #include <cstdint>
 #include <cstring>
 
@@ -19,9 +19,15 @@ typedef float F4 __attribute__((vector_size(16), aligned(4), may_alias));
 
 constexpr int kCells = 64;
 
-inline F8 load(const float* p) { return *reinterpret_cast<const F8*>(p); }
-inline void store(float* p, F8 v) { *reinterpret_cast<F8*>(p) = v; }
-inline F8 splat(float x) { return F8{x, x, x, x, x, x, x, x}; }
+inline F8 load(const float* p) {
+    return *reinterpret_cast<const F8*>(p);
+}
+inline void store(float* p, F8 v) {
+    *reinterpret_cast<F8*>(p) = v;
+}
+inline F8 splat(float x) {
+    return F8{x, x, x, x, x, x, x, x};
+}
 
 inline F8 fma(F8 a, F8 b, F8 c) {
 #if defined(__FMA__)
@@ -43,8 +49,8 @@ inline void copy_piece(float* to, const float* from) {
     __builtin_memcpy(to, from, kSubDim * sizeof(float));  // one unaligned vector move
 }
 
-/// Codes below 8 bits of 64 cells, from their planes (cache/layout.h) to one byte per cell. Shifting a plane as 64-bit words moves
-/// bits into neighbouring bytes, which the mask removes.
+/// Codes below 8 bits of 64 cells, from their planes (cache/layout.h) to one byte per cell. Shifting a plane as 64-bit words
+/// moves bits into neighbouring bytes, which the mask removes.
 inline void unpack(const std::uint8_t* planes, int code_bits, std::uint8_t* codes) {
     int done = 0;
     for (int width = 4; width > 0; width /= 2) {
@@ -306,7 +312,8 @@ void from_f16(const std::uint16_t* x, int n, float* y) {
 }
 
 /// Scale and base of n groups from their f16 numbers: value = base + scale * code.
-inline void ranges(const ScalarBlock& s, const std::uint8_t* scales, const std::uint8_t* zeros, int n, float* scale, float* base) {
+inline void ranges(const ScalarBlock& s, const std::uint8_t* scales, const std::uint8_t* zeros, int n, float* scale,
+                   float* base) {
     std::uint16_t half[kCells];
     std::memcpy(half, scales, n * sizeof(half[0]));
     from_f16(half, n, scale);
@@ -364,9 +371,32 @@ void decode_scalars(const std::uint8_t* block, const ScalarBlock& s, float* y) {
     }
 }
 
+unsigned mask_state(const std::uint16_t* mask, int n) {
+    typedef std::uint16_t H16 __attribute__((vector_size(32), aligned(2), may_alias));
+    typedef std::uint64_t L4 __attribute__((vector_size(32)));
+    constexpr std::uint16_t kMinusInfinity = 0xfc00;
+    H16 visible{};
+    H16 nonzero{};
+    unsigned state = 0;
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const H16 x = *reinterpret_cast<const H16*>(mask + i);
+        visible |= reinterpret_cast<H16>(x != kMinusInfinity);
+        nonzero |= x;
+    }
+    for (; i < n; ++i) {
+        state |= (mask[i] != kMinusInfinity ? kMaskVisible : 0) | (mask[i] != 0 ? kMaskNonzero : 0);
+    }
+    L4 v;
+    L4 z;
+    std::memcpy(&v, &visible, sizeof(v));
+    std::memcpy(&z, &nonzero, sizeof(z));
+    return state | ((v[0] | v[1] | v[2] | v[3]) != 0 ? kMaskVisible : 0) | ((z[0] | z[1] | z[2] | z[3]) != 0 ? kMaskNonzero : 0);
+}
+
 }  // namespace
 
 extern const TileKernels kTable;
-const TileKernels kTable = {decode_block, decode_scalars, scores, accumulate, exp_row, max_row, scale_row, from_f16};
+const TileKernels kTable = {decode_block, decode_scalars, scores, accumulate, exp_row, max_row, scale_row, from_f16, mask_state};
 
 }  // namespace vecinfer::cpu::VECINFER_TILE_NS

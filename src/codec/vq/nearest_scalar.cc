@@ -62,7 +62,8 @@ NearestFn nearest_kernel(Isa isa, int sub_dim) noexcept {
     switch (isa) {
         case Isa::scalar: break;
         case Isa::avx2: return nearest_kernel_avx2(sub_dim);
-        case Isa::avx512: return nearest_kernel_avx512(sub_dim);
+        case Isa::avx512:
+        case Isa::avx512vbmi: return nearest_kernel_avx512(sub_dim);
     }
 #else
     (void)isa;
@@ -79,7 +80,8 @@ LeastCostFn least_cost_kernel(Isa isa, int sub_dim) noexcept {
     switch (isa) {
         case Isa::scalar: break;
         case Isa::avx2: return least_cost_kernel_avx2(sub_dim);
-        case Isa::avx512: return least_cost_kernel_avx512(sub_dim);
+        case Isa::avx512:
+        case Isa::avx512vbmi: return least_cost_kernel_avx512(sub_dim);
     }
 #else
     (void)isa;

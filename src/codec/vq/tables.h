@@ -1,6 +1,6 @@
 // Float tables of a codec's centroids. Per codebook, first channel-major (sub_dim, searched_centroids) for the search of
 // encoding, then (num_centroids, sub_dim) for decoding; codebook after codebook. 64-byte aligned: both halves are multiples of 64
-// floats.
+// floats. And their int8 values channel-major (sub_dim, num_centroids), which byte look-ups read.
 #pragma once
 
 #include <algorithm>
@@ -41,6 +41,25 @@ inline std::shared_ptr<const float[]> make_tables(const std::vector<Codebook>& c
             }
         }
         memory += 2 * values;
+    }
+    return owner;
+}
+
+/// Throws std::bad_alloc.
+inline std::shared_ptr<const std::int8_t[]> make_planes(const std::vector<Codebook>& codebooks) {
+    constexpr std::align_val_t kAlignment{64};
+    const std::size_t values = table_values(codebooks.front().sub_dim, codebooks.front().code_bits);
+    auto* memory = static_cast<std::int8_t*>(::operator new(codebooks.size() * values, kAlignment));
+    std::shared_ptr<const std::int8_t[]> owner(
+        memory, [](const std::int8_t* p) { ::operator delete(const_cast<std::int8_t*>(p), kAlignment); });
+    for (const Codebook& codebook : codebooks) {
+        const int count = codebook.num_centroids();
+        for (int i = 0; i < count; ++i) {
+            for (int c = 0; c < codebook.sub_dim; ++c) {
+                memory[c * count + i] = codebook.centroids[static_cast<std::size_t>(i) * codebook.sub_dim + c];
+            }
+        }
+        memory += values;
     }
     return owner;
 }

@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <thread>
+
+#include "launch.h"
+#include "locate.h"
+#include "verb.h"
+
+namespace vecinfer::cli {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kExamples = R"(
+Examples:
+  vecinfer bench-kernels                                     both default shapes at 1k, 8k and 32k tokens
+  vecinfer bench-kernels --shape 32/8x128 --kv-len 131072
+  vecinfer bench-kernels --scheme vecinfer:k4v4 --scheme vecinfer:k1v1 --kv-len 8192
+  VECINFER_ISA=avx2 vecinfer bench-kernels                   other kernels on the same machine
+
+One token attends to a packed cache; ggml's f16 flash attention does the same in the same process, in turns. Caches are cold. A
+line per measurement goes to stderr, JSON with hardware, instruction set, commit and medians to stdout.
+)";
+
+}  // namespace
+
+int run_bench_kernels(const VerbCall& call) {
+    std::vector<std::string> shapes;
+    std::vector<std::string> lengths;
+    std::vector<std::string> schemes;
+    std::string tools_dir;
+    int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    int repeats = 7;
+    bool dry_run = false;
+    CLI::App app{"Measures the attention kernels against ggml's f16 flash attention on the CPU.", "vecinfer bench-kernels"};
+    app.add_option("--shape", shapes, "query heads/KV heads x head_dim (default 9/3x64 and 32/8x128)")
+        ->allow_extra_args(false)
+        ->type_name("Q/KVxD");
+    app.add_option("--kv-len", lengths, "tokens in the cache (default 1024, 8192, 32768)")
+        ->allow_extra_args(false)
+        ->type_name("N");
+    app.add_option("-s,--scheme", schemes, fmt::format("scheme (default {})", kDefaultScheme))
+        ->allow_extra_args(false)
+        ->type_name("SCHEME");
+    app.add_option("-t,--threads", threads, "threads (default: all cores)")->check(CLI::Range(1, 512))->type_name("N");
+    app.add_option("--repeats", repeats, "rounds whose median is taken (default 7)")->check(CLI::Range(1, 1000))->type_name("N");
+    app.add_option("--tools-dir", tools_dir,
+                   fmt::format("folder of {} (default: where it was built or installed)", kBenchKernelsHelper))
+        ->type_name("DIR");
+    app.add_flag("--dry-run", dry_run, "print the command line instead of running it");
+    set_up_help(app, "[OPTIONS]", kExamples);
+    int exit_code = kExitOk;
+    if (parse_args(app, "bench-kernels", call, "", exit_code) == Parsed::finished) {
+        return exit_code;
+    }
+    const Result<fs::path> helper = find_helper(kBenchKernelsHelper, tools_dir);
+    if (!helper.ok()) {
+        return fail(helper.status().message());
+    }
+    Launch launch{.program = helper.value(),
+                  .argv = {helper->string(), "--threads", std::to_string(threads), "--repeats", std::to_string(repeats)}};
+    for (const auto& [option, values] :
+         {std::pair("--shape", &shapes), std::pair("--kv-len", &lengths), std::pair("--scheme", &schemes)}) {
+        for (const std::string& value : *values) {
+            launch.argv.insert(launch.argv.end(), {option, value});
+        }
+    }
+    if (dry_run) {
+        fmt::print("{}\n", shell_line(launch));
+        return kExitOk;
+    }
+    return fail(hand_over(launch).message());
+}
+
+}  // namespace vecinfer::cli
