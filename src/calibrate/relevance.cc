@@ -70,8 +70,10 @@ void Relevance::add(const KvRows& keys, const QueryRows& queries, const WindowSp
 }
 
 bool Relevance::empty() const noexcept {
-    return heads_.empty() ||
-           std::any_of(heads_.begin(), heads_.end(), [](const Head& h) { return h.key_weight <= 0 || h.query_weight <= 0; });
+    // Eigen's exp never quite reaches 0, so a head that reads nothing from codes has a trace of weight.
+    constexpr double kTrace = 1e-12;
+    return heads_.empty() || std::any_of(heads_.begin(), heads_.end(),
+                                         [](const Head& h) { return !(h.query_weight > kTrace) || !(h.key_weight > 0); });
 }
 
 std::vector<float> shaping_directions(const std::vector<Eigen::MatrixXd>& query_moments,

@@ -103,7 +103,8 @@ TEST_F(InfoTest, TransformsAreNamedForPeopleAndPrograms) {
         std::string value_text;
     };
     const std::vector<Case> cases = {
-        {"", "center+smooth+hadamard", "hadamard", "subtract the mean, then smooth factors, then Hadamard", "Hadamard"},
+        {"", "center+smooth-opt+hadamard", "hadamard",
+         "subtract the mean, then smooth factors balanced against queries, then Hadamard", "Hadamard"},
         {",kt=none,vt=none", "none", "none", "none", "none"},
         {",kt=center+smooth-opt+hadamard,vt=center+hadamard", "center+smooth-opt+hadamard", "center+hadamard",
          "subtract the mean, then smooth factors balanced against queries, then Hadamard", "subtract the mean, then Hadamard"},

@@ -1,6 +1,7 @@
 #include "codec/vq/shaping.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 
 #include "codec/vq/nearest.h"
@@ -13,6 +14,28 @@ namespace {
 constexpr int kPasses = 2;      // a third one finds next to nothing
 constexpr int kMaxTable = 256;  // codebooks up to this size have a table of c^T W c per subspace; larger ones a bound of W
 constexpr int kMaxSubDim = 8;
+
+// Largest eigenvalue of a symmetric positive n x n matrix by power iteration, with a margin for what that misses.
+float largest_eigenvalue(const float* w, int n) {
+    double x[kMaxSubDim];
+    std::fill_n(x, n, 1.0);
+    double value = 1.0;
+    for (int round = 0; round < 64; ++round) {
+        double y[kMaxSubDim] = {};
+        double square = 0;
+        for (int a = 0; a < n; ++a) {
+            for (int b = 0; b < n; ++b) {
+                y[a] += static_cast<double>(w[a * n + b]) * x[b];
+            }
+            square += y[a] * y[a];
+        }
+        value = std::sqrt(square);
+        for (int a = 0; a < n; ++a) {
+            x[a] = y[a] / value;
+        }
+    }
+    return static_cast<float>(1.05 * value);
+}
 
 }  // namespace
 
@@ -43,6 +66,9 @@ NoiseShaping::NoiseShaping(std::span<const float> directions, int head_dim, int 
         }
     }
     if (num_centroids_ > kMaxTable) {
+        for (int m = 0; m < num_subspaces; ++m) {
+            bound_.push_back(largest_eigenvalue(metric_.data() + m * sub_dim * sub_dim, sub_dim));
+        }
         return;
     }
     constexpr std::align_val_t kAlignment{64};
@@ -93,7 +119,6 @@ void NoiseShaping::improve(const float* y, std::uint16_t* codes) const noexcept 
             const float* w = metric_.data() + m * sub_dim_ * sub_dim_;
             // Half the slope of the cost at centroid 0 is -goal: cost(c) = c^T W c - 2 goal . c + const.
             float goal[kMaxSubDim];
-            float bound = 1.0f - static_cast<float>(sub_dim_);  // trace of U^T U, plus one
             for (int a = 0; a < sub_dim_; ++a) {
                 const float* u = by_channel_.data() + (m * sub_dim_ + a) * rank_;
                 float others = 0;
@@ -105,7 +130,6 @@ void NoiseShaping::improve(const float* y, std::uint16_t* codes) const noexcept 
                     own += w[a * sub_dim_ + b] * y[m * sub_dim_ + b];
                 }
                 goal[a] = own - others;
-                bound += w[a * sub_dim_ + a];
             }
             if (bias_ != nullptr) {
                 for (int a = 0; a < sub_dim_; ++a) {
@@ -121,7 +145,7 @@ void NoiseShaping::improve(const float* y, std::uint16_t* codes) const noexcept 
                     for (int b = 0; b < sub_dim_; ++b) {
                         slope += w[a * sub_dim_ + b] * centroids_[b * num_centroids_ + codes[m]];
                     }
-                    target[a] = centroids_[a * num_centroids_ + codes[m]] - slope / bound;
+                    target[a] = centroids_[a * num_centroids_ + codes[m]] - slope / bound_[m];
                 }
                 nearest(target, 1, centroids_, num_centroids_, codes + m, nullptr);
             }

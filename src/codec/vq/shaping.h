@@ -33,6 +33,7 @@ private:
     const float* centroids_;
     std::vector<float> by_channel_;        // U^T, layout (head_dim, rank)
     std::vector<float> metric_;            // W of each subspace, layout (num_subspaces, sub_dim, sub_dim)
+    std::vector<float> bound_;             // [num_subspaces] its largest eigenvalue, rounded up
     std::shared_ptr<const float[]> bias_;  // c^T W c, layout (num_subspaces, num_centroids), 64-byte aligned; null: see kMaxTable
 };
 
