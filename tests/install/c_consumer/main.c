@@ -33,7 +33,7 @@ static float entry(int row, int channel) {
 static void check_errors(void) {
     vecinfer_scheme* scheme = NULL;
     expect(vecinfer_scheme_parse("vecinfer:k5v2", &scheme) == VECINFER_INVALID_ARGUMENT, "a width that does not exist");
-    expect(strcmp(vecinfer_last_error(), "vecinfer_scheme_parse: scheme: width: got 5, expected one of 1, 1.5, 2, 3, 4") == 0,
+    expect(strcmp(vecinfer_last_error(), "vecinfer_scheme_parse: scheme: width: got 5, expected one of 1, 1.5, 2, 2.5, 3, 4") == 0,
            "message of a bad width");
     expect(scheme == NULL, "no handle on failure");
     expect(vecinfer_scheme_parse(NULL, &scheme) == VECINFER_INVALID_ARGUMENT, "NULL text");

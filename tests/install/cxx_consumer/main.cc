@@ -29,7 +29,7 @@ int main() {
     std::vector<std::uint16_t> codes(static_cast<std::size_t>(codec->num_subspaces()));
     std::uint8_t norm = 0;
     codec->encode(1, x.data(), codes.data(), &norm);
-    codec->decode_original(1, codes.data(), norm, y.data());
+    codec->decode_original(1, codes.data(), &norm, y.data());
     double error = 0;
     double energy = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
