@@ -162,6 +162,7 @@ Json scheme_json(const Scheme& asked, const Scheme& scheme) {
     }
     json["norm"] = scheme.norm == Norm::vector ? "vector" : "none";
     json["scope"] = scheme.scope == Scope::subspace ? "subspace" : scheme.scope == Scope::head ? "head" : "layer";
+    json["encode"] = scheme.encode == Encode::shaped ? "shaped" : scheme.encode == Encode::unbiased ? "unbiased" : "nearest";
     json["recent"] = scheme.window.recent;
     json["sink"] = scheme.window.sink;
     json["prefill"] = scheme.prefill == Prefill::exact ? "exact" : "windowed";
@@ -193,6 +194,7 @@ Json sidecar_json(const Sidecar& sidecar, const std::string& path) {
                           {"value_center", layer.value_center.size()},
                           {"key_matrix", layer.key_matrix.size()},
                           {"value_matrix", layer.value_matrix.size()},
+                          {"key_shaping", layer.key_shaping.size()},
                           {"key_codebooks", layer.key_codebooks.size()},
                           {"value_codebooks", layer.value_codebooks.size()}});
     }
@@ -237,6 +239,10 @@ void print_scheme(const Subject& subject) {
         fmt::print("layers       {}\n", text.substr(text.find(",layers=") + 8));
     }
     fmt::print("norm         {}\n", scheme.norm == Norm::vector ? "one byte per head and token" : "none");
+    fmt::print("encoding     {}\n", scheme.encode == Encode::shaped
+                                        ? "errors of keys fall where queries do not look; unbiased norms"
+                                    : scheme.encode == Encode::unbiased ? "nearest centroids, unbiased norms"
+                                                                        : "nearest");
     const bool codebooks = scheme.key.kind == CodecKind::vq || scheme.value.kind == CodecKind::vq;
     fmt::print("codebooks    {}\n", !codebooks                        ? "none"
                                     : !subject.calibrated             ? "data-free: one universal codebook"

@@ -87,9 +87,9 @@ enum class Scope { layer, head, subspace };
 enum class Prefill { windowed, exact };
 
 /// How vectors find their codes; decoding is the same. `nearest`: each piece its nearest centroid, the norm is the root mean
-/// square. `unbiased`: the norm makes the decoded vector keep its projection on the original, which centroids, being means, shorten;
-/// for values, and for keys if they are centered. `shaped`: besides, keys get the codes with the least expected error of scores,
-/// given which directions queries look into (noise shaping); needs a calibration.
+/// square. `unbiased`: the norm makes the decoded vector keep its projection on the original, which centroids, being means,
+/// shorten; for values, and for keys if they are centered. `shaped`: besides, keys get the codes with the least expected error of
+/// scores, given which directions queries look into (noise shaping); needs a calibration.
 enum class Encode { automatic, nearest, unbiased, shaped };
 
 struct WindowSpec {
@@ -156,6 +156,9 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated);
 /// Codebooks of one side of a layer; 0 for codecs without.
 std::size_t codebook_count(const CodecSpec& spec, Scope scope, int num_kv_heads, int head_dim) noexcept;
 
+/// Directions that a calibration keeps for noise shaping: a quarter of the channels, 1 to 32.
+int shaping_rank(int head_dim) noexcept;
+
 /// Whether a layer's keys are encoded with noise shaping.
 bool shapes_keys(const Scheme& scheme_of_layer) noexcept;
 
@@ -183,7 +186,7 @@ struct Footprint {
     double code_bits_per_value = 0;       // codes alone
     double effective_bits_per_value = 0;  // everything, at the given context
     std::size_t window_bytes = 0;         // f16 rows with their cell and position
-    std::size_t codebook_bytes = 0;       // int8 centroids, scales and smooth factors, as a sidecar stores them
+    std::size_t codebook_bytes = 0;       // int8 centroids, scales, factors and shaping directions, as a sidecar stores them
 };
 
 /// What `context` tokens (1 to 2^31 - 1) of one sequence take. Window and codebooks are counted in full. `calibrated` as in

@@ -12,7 +12,6 @@ constexpr int kQueriesPerBatch = 64;  // enough: a calibration has hundreds of b
 // Added to every direction, in units of the mean query energy: queries of other texts and longer contexts look elsewhere too.
 // Without it the error grows more than its place improves (docs/results/quality.md).
 constexpr double kRidge = 3.0;
-constexpr int kMaxDirections = 32;
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Strided = Eigen::Map<const RowMatrix, 0, Eigen::OuterStride<>>;
@@ -79,7 +78,7 @@ bool Relevance::empty() const noexcept {
 std::vector<float> shaping_directions(const std::vector<Eigen::MatrixXd>& query_moments,
                                       const std::vector<HeadTransform>& transforms) {
     const int dim = transforms.front().head_dim();
-    const int rank = std::clamp(dim / 4, 1, kMaxDirections);
+    const int rank = shaping_rank(dim);
     std::vector<float> out;
     for (std::size_t head = 0; head < transforms.size(); ++head) {
         // T^T C T, T being the transform of queries: rows through T, twice.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "scheme/family.h"
@@ -169,6 +170,10 @@ Status validate(const Scheme& scheme) {
     return check_range("sink", scheme.window.sink, 0, spelling::kMaxSink);
 }
 
+int shaping_rank(int head_dim) noexcept {
+    return std::clamp(head_dim / 4, 1, 32);
+}
+
 bool shapes_keys(const Scheme& scheme) noexcept {
     return scheme.encode == Encode::shaped && scheme.key.kind == CodecKind::vq && scheme.key.sub_dim > 1;
 }
@@ -206,8 +211,9 @@ Result<Scheme> resolve(const Scheme& scheme, bool calibrated) {
         return argument_error("scheme: encode", "unbiased", "nearest or shaped with norm=none (it is the norm that is adjusted)");
     }
     if (out.encode == Encode::shaped && (out.key.kind != CodecKind::vq || out.key.sub_dim == 1 || out.scope == Scope::subspace)) {
-        return argument_error("scheme: encode", "shaped",
-                              "nearest or unbiased, or keys as vectors of 2 or more channels with codebooks that subspaces share");
+        return argument_error(
+            "scheme: encode", "shaped",
+            "nearest or unbiased, or keys as vectors of 2 or more channels with codebooks that subspaces share");
     }
     if (calibrated) {
         return out;

@@ -29,10 +29,8 @@ constexpr int kScalarBits[] = {2, 3, 4, 8};
 constexpr int kGroups[] = {16, 32, 64, 128};
 constexpr std::array<Word<Prefill>, 2> kPrefills = {{{"windowed", Prefill::windowed}, {"exact", Prefill::exact}}};
 
-constexpr std::array<Word<Encode>, 4> kEncodes = {{{"auto", Encode::automatic},
-                                                   {"nearest", Encode::nearest},
-                                                   {"unbiased", Encode::unbiased},
-                                                   {"shaped", Encode::shaped}}};
+constexpr std::array<Word<Encode>, 4> kEncodes = {
+    {{"auto", Encode::automatic}, {"nearest", Encode::nearest}, {"unbiased", Encode::unbiased}, {"shaped", Encode::shaped}}};
 
 constexpr std::array<std::string_view, 11> kOptions = {"k",      "v",    "kt",      "vt",     "norm",  "scope",
                                                        "recent", "sink", "prefill", "encode", "layers"};
@@ -441,12 +439,11 @@ std::string to_long_string(const Scheme& scheme) {
     if (scheme.is_f16()) {
         return "f16";
     }
-    const std::string out =
-        fmt::format("{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={},encode={}", scheme.family,
-                    spelling::codec_name(scheme.key), spelling::codec_name(scheme.value),
-                    spelling::transform_name(scheme.key_transform), spelling::transform_name(scheme.value_transform),
-                    name_of(kNorms, scheme.norm), name_of(kScopes, scheme.scope), scheme.window.recent, scheme.window.sink,
-                    name_of(kPrefills, scheme.prefill), name_of(kEncodes, scheme.encode));
+    const std::string out = fmt::format(
+        "{}:k={},v={},kt={},vt={},norm={},scope={},recent={},sink={},prefill={},encode={}", scheme.family,
+        spelling::codec_name(scheme.key), spelling::codec_name(scheme.value), spelling::transform_name(scheme.key_transform),
+        spelling::transform_name(scheme.value_transform), name_of(kNorms, scheme.norm), name_of(kScopes, scheme.scope),
+        scheme.window.recent, scheme.window.sink, name_of(kPrefills, scheme.prefill), name_of(kEncodes, scheme.encode));
     return out + layers_text(scheme, nullptr);
 }
 
