@@ -233,9 +233,8 @@ Status read_layers(Reader& reader, Sidecar& out) {
         layer.value_matrix = read_matrix(scheme.value_transform.full, 'v', shape.head_dim_v);
         if (shapes_keys(scheme)) {
             const std::string name = fmt::format("blk.{}.k.shaping", shape.layer);
-            layer.key_shaping =
-                reader.tensor<float>(name, gguf::kTensorF32,
-                                     {static_cast<std::uint64_t>(shape.head_dim_k), reader.second_dimension(name), heads});
+            layer.key_shaping = reader.tensor<float>(
+                name, gguf::kTensorF32, {static_cast<std::uint64_t>(shape.head_dim_k), reader.second_dimension(name), heads});
         }
         const auto books = [&](const CodecSpec& spec, int head_dim) {
             return codebook_count(spec, scheme.scope, shape.num_kv_heads, head_dim);

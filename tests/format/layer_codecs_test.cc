@@ -31,7 +31,8 @@ TEST(LayerCodecs, EachHeadUsesItsOwnCodebookAndFactors) {
     for (int i = 0; i < 32; ++i) {
         calibration.smooth_factors.push_back(i < 16 ? 1.0f : 2.0f);
     }
-    const Result<RowCodec> codec = make_key_codec(scheme_of("vecinfer:k2v2,kt=smooth,norm=none,encode=nearest"), kShape, &calibration);
+    const Result<RowCodec> codec =
+        make_key_codec(scheme_of("vecinfer:k2v2,kt=smooth,norm=none,encode=nearest"), kShape, &calibration);
     ASSERT_TRUE(codec.ok()) << codec.status().message();
     EXPECT_EQ(codec->num_heads(), 2);
     EXPECT_EQ(codec->head_dim(), 16);
@@ -51,7 +52,8 @@ TEST(LayerCodecs, EachHeadUsesItsOwnCodebookAndFactors) {
             EXPECT_EQ(codes[static_cast<std::size_t>(m)], (5 * m + 3) % 16) << head;
         }
     }
-    EXPECT_EQ(make_value_codec(scheme_of("vecinfer:k2v2,kt=smooth,norm=none,encode=nearest"), kShape, &calibration)->head_dim(), 8);
+    EXPECT_EQ(make_value_codec(scheme_of("vecinfer:k2v2,kt=smooth,norm=none,encode=nearest"), kShape, &calibration)->head_dim(),
+              8);
 }
 
 TEST(LayerCodecs, EveryWidthWorksWithoutCalibration) {

@@ -242,8 +242,8 @@ TEST(Sidecar, SchemesThatCanShareASidecar) {
     EXPECT_TRUE(check("f16", "f16").ok());
     for (const char* wanted :
          {"vecinfer:k4v2", "vecinfer:k2v2,kt=hadamard", "vecinfer:k2v2,kt=smooth+hadamard",
-          "vecinfer:k2v2,kt=center+smooth+hadamard", "vecinfer:k2v2,kt=center+full", "vecinfer:k2v2,vt=center+hadamard", "vecinfer:k2v2,encode=nearest",
-          "vecinfer:k2v2,scope=layer", "vecinfer:k2v2,norm=none", "f16"}) {
+          "vecinfer:k2v2,kt=center+smooth+hadamard", "vecinfer:k2v2,kt=center+full", "vecinfer:k2v2,vt=center+hadamard",
+          "vecinfer:k2v2,encode=nearest", "vecinfer:k2v2,scope=layer", "vecinfer:k2v2,norm=none", "f16"}) {
         const Status status = check("vecinfer:k2v2", wanted);
         EXPECT_EQ(status.code(), ErrorCode::mismatch) << wanted;
     }

@@ -459,9 +459,9 @@ TEST(Calibrator, WhatIsMissingIsNamed) {
         ASSERT_TRUE(c.observe_values(kv_rows(keys)).ok());
         const Status status = c.finish().status();
         EXPECT_EQ(status.code(), ErrorCode::invalid_argument) << kt;
-        EXPECT_EQ(
-            status.message(),
-            "layer 3 queries: got none, expected queries of every layer, which smooth-opt, full and shaped need, for 2 KV heads of 8");
+        EXPECT_EQ(status.message(),
+                  "layer 3 queries: got none, expected queries of every layer, which smooth-opt, full and shaped need, for 2 KV "
+                  "heads of 8");
     }
     Calibrator c = calibrator("vecinfer:k2v2,kt=smooth+hadamard,encode=nearest");
     EXPECT_EQ(c.tokens(), 0);

@@ -20,9 +20,8 @@ TEST(Isa, EmptyChoosesTheFastest) {
 
 TEST(Isa, NamesChooseThemselves) {
     constexpr std::array all = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512vbmi};
-    for (const auto& [name, expected] :
-         {std::pair{"scalar", Isa::scalar}, std::pair{"avx2", Isa::avx2}, std::pair{"avx512", Isa::avx512},
-          std::pair{"avx512vbmi", Isa::avx512vbmi}}) {
+    for (const auto& [name, expected] : {std::pair{"scalar", Isa::scalar}, std::pair{"avx2", Isa::avx2},
+                                         std::pair{"avx512", Isa::avx512}, std::pair{"avx512vbmi", Isa::avx512vbmi}}) {
         const Result<Isa> isa = choose_isa(name, all);
         ASSERT_TRUE(isa.ok()) << name;
         EXPECT_EQ(isa.value(), expected);

@@ -386,8 +386,10 @@ TEST(Footprint, CountsNormsWindowAndCodebooks) {
 TEST(Footprint, CalibratedCodebooksAndMixedWidths) {
     const LayerShape layers[] = {{0, 2, 128, 64}, {5, 1, 128, 64}};
     const Footprint head = footprint(parsed("vecinfer:k4v1.5"), layers, 1000, true).value();
-    EXPECT_EQ(head.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + (2 + 32) * 4 * 128));  // center, smooth factors and directions of keys
-    const Footprint full = footprint(parsed("vecinfer:k4v1.5,kt=center+full,vt=center+full,encode=nearest"), layers, 1000, true).value();
+    EXPECT_EQ(head.codebook_bytes,
+              3 * (256u * 2 + 4 + 4096 * 8 + 4 + (2 + 32) * 4 * 128));  // center, smooth factors and directions of keys
+    const Footprint full =
+        footprint(parsed("vecinfer:k4v1.5,kt=center+full,vt=center+full,encode=nearest"), layers, 1000, true).value();
     EXPECT_EQ(full.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + 4 * 128 + 4 * 64 + 4 * 128 * 128 + 4 * 64 * 64));
     EXPECT_DOUBLE_EQ(head.code_bits_per_value, (4.0 * 128 + 1.5 * 64) / 192);
     const Footprint layer = footprint(parsed("vecinfer:k4v1.5,scope=layer,kt=none,encode=nearest"), layers, 1000, true).value();

@@ -51,9 +51,9 @@ inline V byte_of(V x, int k) {
 
 // 64 norm bytes u (codec.h) as floats in dword order: 2^((u - 128) / 8), 0 for u = 0, the same bits as decode_norm.
 inline void decode_norms(const std::uint8_t* bytes, float* out) {
-    alignas(64) static constexpr float kSteps[16] = {
-        1.0f,        1.09050773f, 1.18920712f, 1.29683955f, 1.41421356f, 1.54221083f, 1.68179283f, 1.83400809f,
-        1.0f,        1.09050773f, 1.18920712f, 1.29683955f, 1.41421356f, 1.54221083f, 1.68179283f, 1.83400809f};
+    alignas(64) static constexpr float kSteps[16] = {1.0f,        1.09050773f, 1.18920712f, 1.29683955f, 1.41421356f, 1.54221083f,
+                                                     1.68179283f, 1.83400809f, 1.0f,        1.09050773f, 1.18920712f, 1.29683955f,
+                                                     1.41421356f, 1.54221083f, 1.68179283f, 1.83400809f};
     const V steps = _mm512_sub_epi32(load(kSteps), splat(16 << 23));
     const V u = _mm512_loadu_si512(bytes);
     for (int k = 0; k < 4; ++k) {
