@@ -55,7 +55,8 @@ inline std::uint16_t encode(const Range& r, float x) noexcept {
     const float t = (x - r.base) / r.scale;
     const float most = static_cast<float>(r.max_code);
     const float inside = t > 0 ? (t < most ? t : most) : 0.0f;
-    return static_cast<std::uint16_t>(inside + 0.5f);
+    const auto lower = static_cast<int>(inside);
+    return static_cast<std::uint16_t>(inside - static_cast<float>(lower) < 0.5f ? lower : lower + 1);
 }
 
 /// Numbers for a group of n values, 1 <= n <= kMaxGroup: the least and largest value become its ends, up to f16 rounding.
