@@ -63,8 +63,8 @@ class Outcome:
         self.log = process.stderr.decode("utf-8", "replace")
 
     def errors(self):
-        """The plugin's own error lines."""
-        return [line for line in self.log.splitlines() if line.startswith("vecinfer: error:")]
+        """The plugin's own error lines; llama.cpp's loading dots may stand before one."""
+        return [line for line in self.log.splitlines() if line.lstrip(".").startswith("vecinfer: error:")]
 
     def kv_mib(self, device):
         """KV buffer size that llama.cpp reports for a device, in MiB, over all of its caches."""
