@@ -63,8 +63,9 @@ class Outcome:
         self.log = process.stderr.decode("utf-8", "replace")
 
     def errors(self):
-        """The plugin's own error lines; llama.cpp's loading dots may stand before one."""
-        return [line for line in self.log.splitlines() if line.lstrip(".").startswith("vecinfer: error:")]
+        """The plugin's own error lines; what llama.cpp's log thread was writing may stand before one."""
+        mark = "vecinfer: error:"
+        return [line[line.index(mark):] for line in self.log.splitlines() if mark in line]
 
     def kv_mib(self, device):
         """KV buffer size that llama.cpp reports for a device, in MiB, over all of its caches."""
