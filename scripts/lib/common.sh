@@ -78,6 +78,7 @@ have() {
 
 need_build_tools() {
     need "building" cmd=cmake:cmake cmd=ninja:ninja-build cmd=c++:g++ cmd=python3:python3 cmd=flock:util-linux
+    want "ccache; a rebuild would start from nothing" cmd=ccache:ccache
 }
 
 # lock <file>: waits for another run that holds the same lock; released when the script ends.
