@@ -1,7 +1,9 @@
 // What the threads of one attention call share.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -14,6 +16,13 @@ namespace vecinfer {
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+/// Codebooks of one side as the kernels read them: layout (num_heads, books per head), one book per head or one per subspace.
+struct SideBooks {
+    int per_head = 0;  // 0: no int8 centroids
+    std::vector<const std::int8_t*> centroids;
+    std::vector<float> scales;
+};
+
 struct AttentionTask::State {
     PackedCache k;
     PackedCache v;
@@ -21,6 +30,8 @@ struct AttentionTask::State {
     AttentionParams p;
     const cpu::TileKernels* kernels = nullptr;
     const cpu::FusedKernels* fused = nullptr;  // for blocks read from codes alone; null: tile kernels
+    SideBooks k_books;
+    SideBooks v_books;
     const float* norm_table = nullptr;
 
     int group = 1;        // query heads per KV head
@@ -33,6 +44,7 @@ struct AttentionTask::State {
 
     std::byte* workspace = nullptr;
     static constexpr int kQueues = 64;
+    static constexpr int kMaskRows = 512;
     std::atomic<int> next_row{0};                     // query rows to prepare
     std::atomic<int> taken[kQueues] = {};             // pieces of each thread's range that are done or in work
     std::unique_ptr<std::atomic<int>[]> splits_left;  // per (tile, KV head)
@@ -57,9 +69,10 @@ struct AttentionTask::State {
         float* bias;        // [rows] what scores over codes lack when keys are centered
         std::byte* tables;  // what fused->prepare made of them
     };
-    std::size_t table_bytes() const { return fused != nullptr ? fused->query_bytes(side(k, 0)) : 0; }
+    std::size_t table_bytes() const { return fused != nullptr ? fused->query_bytes(k_side(0)) : 0; }
     std::size_t queries_floats() const {
-        const std::size_t table_rows = (tile_rows() + cpu::kQueryGroup - 1) / cpu::kQueryGroup * cpu::kQueryGroup;
+        const int unit = fused != nullptr ? fused->query_group : 1;
+        const std::size_t table_rows = (tile_rows() + unit - 1) / unit * unit;
         return tile_rows() * 2 * pad(dk()) + table_rows * table_bytes() / sizeof(float) + pad(tile_rows());
     }
     std::size_t shared_queries_floats() const { return num_splits == 1 ? 0 : num_tiles * num_kv_heads() * queries_floats(); }
@@ -73,35 +86,32 @@ struct AttentionTask::State {
                           (tile * num_kv_heads() + kv_head) * queries_floats());
     }
 
-    std::size_t fused_bytes() const { return fused != nullptr ? fused->scratch_bytes(side(k, 0), side(v, 0), tile_rows()) : 0; }
-    // Masks of the blocks of a run, layout (kRunBlocks, tile_rows, 64).
+    std::size_t fused_bytes() const { return fused != nullptr ? fused->scratch_bytes(k_side(0), v_side(0), tile_rows()) : 0; }
+    // Blocks of a run that may have a mask, which takes a float per row and cell: fewer where there are many rows.
+    int masked_blocks() const { return std::clamp(kMaskRows / tile_rows(), 4, cpu::kRunBlocks); }
+    // Masks of the blocks of a run, layout (masked_blocks, tile_rows, 64).
     std::size_t run_masks_floats() const {
-        return fused != nullptr ? static_cast<std::size_t>(cpu::kRunBlocks) * tile_rows() * kBlockCells : 0;
+        return fused != nullptr ? static_cast<std::size_t>(masked_blocks()) * tile_rows() * kBlockCells : 0;
     }
     std::size_t scratch_floats() const {
         const std::size_t rows = tile_rows();
         return (num_splits == 1 ? queries_floats() : 0) + fused_bytes() / sizeof(float) + run_masks_floats() +
-               rows * (2 * dv() + 2 * kBlockCells + 3) + 2 * static_cast<std::size_t>(kBlockCells) * std::max(dk(), dv()) +
-               kBlockCells + 2 * static_cast<std::size_t>(split_cells) + 64;
+               rows * (2 * dv() + 2 * kBlockCells + 3) +
+               static_cast<std::size_t>(kBlockCells) * (dk() + 2 * std::max(dk(), dv())) + kBlockCells +
+               2 * static_cast<std::size_t>(split_cells) + exact_bits_floats() + 64;
+    }
+    // Per query token and side, one bit per cell of a block.
+    std::size_t exact_bits_floats() const {
+        return 2 * static_cast<std::size_t>(tile_tokens) * sizeof(std::uint64_t) / sizeof(float);
     }
     static std::size_t pad(std::size_t floats) { return (floats + 15) / 16 * 16; }  // to 64 bytes
 
-    // How a piece's rows read the cells of one block.
-    struct BlockUse {
-        bool visible = false;  // any pair of row and cell
-        bool plain = true;     // every mask value is 0, no cell is cut off
-        bool k_code = false;
-        bool k_exact = false;
-        bool v_code = false;
-        bool v_exact = false;
-    };
-
-    /// Whether the fused kernels may be asked: one codebook for all subspaces of a head.
-    static bool has_look_ups(const PackedCache& cache);
-    static cpu::FusedSide side(const PackedCache& cache, int kv_head);
+    class Piece;  // piece.h
+    static SideBooks make_books(const RowCodec& codec);
+    static cpu::FusedSide side(const PackedCache& cache, const SideBooks& books, int kv_head);
+    cpu::FusedSide k_side(int kv_head) const { return side(k, k_books, kv_head); }
+    cpu::FusedSide v_side(int kv_head) const { return side(v, v_books, kv_head); }
     void prepare_row(const Queries& queries, int tile, int kv_head, int row) const;
-    // next_piece: what the thread probably does afterwards, num_pieces(): nothing known.
-    void run_piece(int piece, int next_piece, float* scratch);
     void finish_rows(const float* max, const float* sum, const float* out, int tile, int kv_head) const;
     void merge(int tile, int kv_head, float* scratch) const;
 };

@@ -10,11 +10,12 @@ inline constexpr std::uint16_t kF16MinusInfinity = 0xfc00;
 struct Exactness {
     const AttentionParams& p;
 
+    /// Whatever the token.
+    bool always(const ExactRow& row) const {
+        return p.positions == nullptr || row.position < p.window.sink || (row.in_batch && p.prefill == Prefill::exact);
+    }
     bool operator()(const ExactRow& row, int token) const {
-        if (p.positions == nullptr || row.position < p.window.sink || (row.in_batch && p.prefill == Prefill::exact)) {
-            return true;
-        }
-        return p.positions[token] - row.position < p.window.recent;
+        return always(row) || p.positions[token] - row.position < p.window.recent;
     }
 };
 

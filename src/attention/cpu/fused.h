@@ -12,7 +12,6 @@
 namespace vecinfer::cpu {
 
 inline constexpr int kRunBlocks = 32;  // most blocks of one run
-inline constexpr int kQueryGroup = 4;  // rows that may share a table
 
 /// One side (K or V) of one KV head.
 struct FusedSide {
@@ -24,8 +23,15 @@ struct FusedSide {
     const float* by_channel = nullptr;       // centroids, layout (sub_dim, 2^code_bits), 64-byte aligned
     const std::int8_t* planes = nullptr;     // their int8 values, layout (sub_dim, 2^code_bits), 64-byte aligned
     const std::int8_t* centroids = nullptr;  // the same, layout (2^code_bits, sub_dim)
+    // All of the above is of subspace 0, and null or 0 unless every subspace has the same codebook. Subspace m has the codebook
+    // m * book_step of these lists; null: no codebooks of int8 centroids.
+    int book_step = 0;
+    const std::int8_t* const* books = nullptr;  // each of layout (2^code_bits, sub_dim)
+    const float* book_scales = nullptr;
 
     int dim() const { return num_subspaces * sub_dim; }
+    const std::int8_t* centroids_of(int subspace) const { return books[subspace * book_step]; }
+    float scale_of(int subspace) const { return book_scales[subspace * book_step]; }
     std::size_t codes_bytes() const { return static_cast<std::size_t>(num_subspaces) * 8 * code_bits; }  // of a block
     std::size_t block_bytes() const { return codes_bytes() + (norms ? 64 : 0); }
 };
@@ -59,11 +65,12 @@ struct FusedRun {
 
 struct FusedKernels {
     const char* name;  // method and ISA, for tests and benchmarks
+    int query_group;   // rows that are prepared side by side
     bool (*supports)(const FusedSide& k, const FusedSide& v);
     std::size_t (*query_bytes)(const FusedSide& k);  // of one row, a multiple of 64
     std::size_t (*scratch_bytes)(const FusedSide& k, const FusedSide& v, int rows);
     /// Row `row` of a tile, q: layout (dim of k) in code space, all scales applied. queries: query_bytes(k) bytes for each row,
-    /// rows rounded up to a multiple of kQueryGroup, 64-byte aligned. Rows may be prepared in any order and at the same time.
+    /// rows rounded up to a multiple of query_group, 64-byte aligned. Rows may be prepared in any order and at the same time.
     void (*prepare)(const FusedSide& k, const float* q, int row, std::byte* queries);
     void (*run)(const FusedRun& run);
 };
@@ -73,5 +80,8 @@ const FusedKernels* fused_kernels(const FusedSide& k, const FusedSide& v, int ro
 
 const FusedKernels& fused_lut_avx2();
 const FusedKernels& fused_lut_avx512vbmi();
+const FusedKernels& fused_matrix_avx2();
+const FusedKernels& fused_matrix_avx512();
+const FusedKernels& fused_matrix_avx512vbmi();
 
 }  // namespace vecinfer::cpu

@@ -26,7 +26,7 @@ using V = __m256i;
 constexpr int kSegment = 8;
 constexpr int kChunk = 8;  // blocks
 constexpr int kCells = kChunk * 64;
-constexpr int kGroup = kQueryGroup;  // rows per table
+constexpr int kGroup = 4;  // rows per table
 constexpr float kMinusInfinity = -__builtin_inff();
 constexpr float kLog2e = 1.44269504088896f;
 
@@ -38,7 +38,7 @@ struct Header {
 static_assert(sizeof(Header) == 64);
 
 bool supports(const FusedSide& k, const FusedSide& v) {
-    return k.code_bits == 8 && v.code_bits == 8 && v.dim() % 8 == 0;
+    return k.by_channel != nullptr && v.planes != nullptr && k.code_bits == 8 && v.code_bits == 8 && v.dim() % 8 == 0;
 }
 
 // A quarter of a group: four headers, then (num_subspaces, 256) entries of 64 bits.
@@ -443,7 +443,7 @@ void run_lut(const FusedRun& run) {
 }  // namespace
 
 const FusedKernels& fused_lut_avx2() {
-    static constexpr FusedKernels kKernels{"lut/avx2", supports, query_bytes, scratch_bytes, prepare, run_lut};
+    static constexpr FusedKernels kKernels{"lut/avx2", kGroup, supports, query_bytes, scratch_bytes, prepare, run_lut};
     return kKernels;
 }
 

@@ -43,7 +43,7 @@ struct Header {
 static_assert(sizeof(Header) == 64);
 
 bool supports(const FusedSide& k, const FusedSide& v) {
-    return k.code_bits == 8 && v.code_bits == 8;
+    return k.by_channel != nullptr && v.planes != nullptr && k.code_bits == 8 && v.code_bits == 8;
 }
 
 std::size_t query_bytes(const FusedSide& k) {
@@ -461,7 +461,7 @@ void run_lut(const FusedRun& run) {
 }  // namespace
 
 const FusedKernels& fused_lut_avx512vbmi() {
-    static constexpr FusedKernels kKernels{"lut/avx512vbmi", supports, query_bytes, scratch_bytes, prepare, run_lut};
+    static constexpr FusedKernels kKernels{"lut/avx512vbmi", 1, supports, query_bytes, scratch_bytes, prepare, run_lut};
     return kKernels;
 }
 

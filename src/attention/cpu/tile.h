@@ -30,8 +30,9 @@ struct TileKernels {
                          std::ptrdiff_t centroid_stride, bool norms, const float* norm_table, float* y);
     /// The same of a scalar codec, y of layout (64, head_dim).
     void (*decode_scalars)(const std::uint8_t* block, const ScalarBlock& scalars, float* y);
-    /// s[r][t] = sum_d q[r][d] * k[t][d] for r < rows, t < 64. dim is a multiple of 8; s has 64 columns.
-    void (*scores)(const float* q, const float* k, int rows, int dim, float* s);
+    /// s[r][t] = sum_d q[r][d] * k[t][d] for r < rows, t < 64. dim is a multiple of 8; s has 64 columns. kt: room for 64 * dim
+    /// floats.
+    void (*scores)(const float* q, const float* k, int rows, int dim, float* kt, float* s);
     /// o[r][d] += sum_t p[r][t] * v[t][d] for r < rows, t < 64. dim is a multiple of 8.
     void (*accumulate)(const float* p, const float* v, int rows, int dim, float* o);
     /// s[t] <- exp(s[t] - max) for 64 values, returns their sum. -inf gives 0.

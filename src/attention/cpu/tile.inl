@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attention/cpu/tile.h"
+#include "attention/cpu/unrolled.h"
 
 #if defined(__F16C__)
 #include <immintrin.h>
@@ -35,6 +36,11 @@ inline F8 fma(F8 a, F8 b, F8 c) {
 #else
     return a * b + c;
 #endif
+}
+
+// Loads stay on their side. Without it GCC 12 hoists broadcasts and has no registers left for accumulators.
+inline void keep_order() {
+    __asm__ volatile("" ::: "memory");
 }
 
 inline float sum(F8 v) {
@@ -183,8 +189,92 @@ void scores_rows(const float* q, const float* k, int dim, float* s) {
     }
 }
 
-void scores(const float* q, const float* k, int rows, int dim, float* s) {
+// c[r][j] += sum_i a[r][i] * b[i][j] for i < depth and kRows x kCols vectors of j. Strides are in floats.
+template <int kRows, int kCols>
+inline void multiply_rows(const float* a, int a_stride, const float* b, int b_stride, int depth, float* c, int c_stride) {
+    F8 acc[kRows][kCols];
+    const auto each = [](const auto& f) __attribute__((always_inline)) {
+        unrolled<kRows>([&](int r) __attribute__((always_inline)) {
+            unrolled<kCols>([&](int j) __attribute__((always_inline)) { f(r, j); });
+        });
+    };
+    each([&](int r, int j) __attribute__((always_inline)) { acc[r][j] = load(c + r * c_stride + 8 * j); });
+    for (int i = 0; i < depth; ++i) {
+        F8 x[kCols];
+        unrolled<kCols>([&](int j) __attribute__((always_inline)) { x[j] = load(b + i * b_stride + 8 * j); });
+        unrolled<kRows>([&](int r) __attribute__((always_inline)) {
+            const F8 w = splat(a[r * a_stride + i]);
+            keep_order();
+            unrolled<kCols>([&](int j) __attribute__((always_inline)) { acc[r][j] = fma(w, x[j], acc[r][j]); });
+        });
+    }
+    each([&](int r, int j) __attribute__((always_inline)) { store(c + r * c_stride + 8 * j, acc[r][j]); });
+}
+
+template <int kRows, int kCols>
+void multiply_panel(const float* a, int a_stride, const float* b, int columns, int depth, float* c) {
+    int j = 0;
+    for (; j + 8 * kCols <= columns; j += 8 * kCols) {
+        multiply_rows<kRows, kCols>(a, a_stride, b + j, columns, depth, c + j, columns);
+    }
+    for (; j < columns; j += 8) {
+        multiply_rows<kRows, 1>(a, a_stride, b + j, columns, depth, c + j, columns);
+    }
+}
+
+// c += a b, c of layout (rows, columns), b of layout (depth, columns). 6 x 2 accumulators, two loads and a broadcast fit 16
+// registers.
+void multiply(const float* a, int a_stride, const float* b, int rows, int columns, int depth, float* c) {
     int r = 0;
+    for (; r + 6 <= rows; r += 6) {
+        multiply_panel<6, 2>(a + r * a_stride, a_stride, b, columns, depth, c + r * columns);
+    }
+    if (rows - r >= 3) {
+        multiply_panel<3, 4>(a + r * a_stride, a_stride, b, columns, depth, c + r * columns);
+        r += 3;
+    }
+    if (rows - r == 2) {
+        multiply_panel<2, 4>(a + r * a_stride, a_stride, b, columns, depth, c + r * columns);
+    } else if (rows - r == 1) {
+        multiply_panel<1, 4>(a + r * a_stride, a_stride, b, columns, depth, c + r * columns);
+    }
+}
+
+// k of layout (64, dim) to kt of layout (dim, 64), 8 x 8 floats at a time.
+void transpose(const float* k, int dim, float* kt) {
+    for (int t = 0; t < kCells; t += 8) {
+        for (int d = 0; d < dim; d += 8) {
+            F8 x[8];
+            F8 y[8];
+            for (int i = 0; i < 8; ++i) {
+                x[i] = load(k + (t + i) * dim + d);
+            }
+            for (int i = 0; i < 8; i += 2) {
+                y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+                y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+            }
+            for (int i = 0; i < 8; ++i) {
+                const int j = i % 4 < 2 ? i : i - 2;  // i, i + 2 pair up
+                x[i] = i % 4 < 2 ? __builtin_shufflevector(y[j], y[j + 2], 0, 1, 8, 9, 4, 5, 12, 13)
+                                 : __builtin_shufflevector(y[j], y[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+            }
+            for (int i = 0; i < 4; ++i) {
+                store(kt + (d + i) * kCells + t, __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
+                store(kt + (d + i + 4) * kCells + t, __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+            }
+        }
+    }
+}
+
+void scores(const float* q, const float* k, int rows, int dim, float* kt, float* s) {
+    int r = 0;
+    if (rows >= 6) {  // enough to pay for transposed keys
+        const int whole = rows / 6 * 6;
+        transpose(k, dim, kt);
+        std::memset(s, 0, sizeof(float) * static_cast<std::size_t>(whole) * kCells);
+        multiply(q, dim, kt, whole, kCells, dim, s);
+        r = whole;
+    }
     for (; r + 3 <= rows; r += 3) {
         scores_rows<3>(q + r * dim, k, dim, s + r * kCells);
     }
@@ -195,54 +285,8 @@ void scores(const float* q, const float* k, int rows, int dim, float* s) {
     }
 }
 
-template <int kRows, int kCols>
-inline void accumulate_rows(const float* p, const float* v, int dim, float* o) {
-    F8 acc[kRows][kCols];
-    for (int r = 0; r < kRows; ++r) {
-        for (int c = 0; c < kCols; ++c) {
-            acc[r][c] = load(o + r * dim + 8 * c);
-        }
-    }
-    for (int t = 0; t < kCells; ++t) {
-        F8 x[kCols];
-        for (int c = 0; c < kCols; ++c) {
-            x[c] = load(v + t * dim + 8 * c);
-        }
-        for (int r = 0; r < kRows; ++r) {
-            const F8 w = splat(p[r * kCells + t]);
-            for (int c = 0; c < kCols; ++c) {
-                acc[r][c] = fma(w, x[c], acc[r][c]);
-            }
-        }
-    }
-    for (int r = 0; r < kRows; ++r) {
-        for (int c = 0; c < kCols; ++c) {
-            store(o + r * dim + 8 * c, acc[r][c]);
-        }
-    }
-}
-
-template <int kRows>
-void accumulate_panel(const float* p, const float* v, int dim, float* o) {
-    int d = 0;
-    for (; d + 32 <= dim; d += 32) {
-        accumulate_rows<kRows, 4>(p, v + d, dim, o + d);
-    }
-    for (; d < dim; d += 8) {
-        accumulate_rows<kRows, 1>(p, v + d, dim, o + d);
-    }
-}
-
 void accumulate(const float* p, const float* v, int rows, int dim, float* o) {
-    int r = 0;
-    for (; r + 3 <= rows; r += 3) {
-        accumulate_panel<3>(p + r * kCells, v, dim, o + r * dim);
-    }
-    if (rows - r == 2) {
-        accumulate_panel<2>(p + r * kCells, v, dim, o + r * dim);
-    } else if (rows - r == 1) {
-        accumulate_panel<1>(p + r * kCells, v, dim, o + r * dim);
-    }
+    multiply(p, kCells, v, rows, dim, kCells, o);
 }
 
 // exp(x) for x <= 0: 2^n * 2^f with f in [-0.5, 0.5] and a degree-6 polynomial for 2^f; below -87 the result is 0.
