@@ -115,6 +115,17 @@ void AttentionTask::State::prepare_row(const Queries& queries, int tile, int kv_
     }
 }
 
+void AttentionTask::State::look_at_mask_row(int token, int mask_head) const {
+    const std::uint16_t* mask = p.mask + mask_head * p.mask_head_stride + token * p.mask_token_stride;
+    std::atomic<std::uint8_t>* states = mask_states.get() + static_cast<std::ptrdiff_t>(token / tile_tokens) * num_blocks();
+    for (int block = 0, cell = 0; cell < p.kv_len; ++block, cell += kBlockCells) {
+        const auto state = static_cast<std::uint8_t>(kernels->mask_state(mask + cell, std::min(kBlockCells, p.kv_len - cell)));
+        if ((states[block].load(std::memory_order_relaxed) & state) != state) {
+            states[block].fetch_or(state, std::memory_order_relaxed);
+        }
+    }
+}
+
 Result<AttentionTask> AttentionTask::create(const PackedCache& k, const PackedCache& v, int stream, const AttentionParams& p) {
     if (Status status = check_attention(k, v, stream, p); !status.ok()) {
         return status;
@@ -159,6 +170,13 @@ Result<AttentionTask> AttentionTask::create(const PackedCache& k, const PackedCa
             }
         }
     }
+    if (s.mask_heads() > 0) {
+        s.mask_states = std::make_unique<std::atomic<std::uint8_t>[]>(static_cast<std::size_t>(s.num_tiles) * s.num_blocks());
+        s.masks_left = std::make_unique<std::atomic<int>[]>(s.num_tiles);
+        for (int i = 0; i < s.num_tiles; ++i) {
+            s.masks_left[i] = std::min(s.tile_tokens, p.num_tokens - i * s.tile_tokens) * s.mask_heads();
+        }
+    }
     const auto code_blocks = std::count(s.exact_blocks.begin(), s.exact_blocks.end(), 0);
     s.k_books = State::make_books(k.codec());
     s.v_books = State::make_books(v.codec());
@@ -186,6 +204,11 @@ void AttentionTask::run(int ith, int nth) noexcept {
     State& s = *state_;
     float* scratch = reinterpret_cast<float*>(s.workspace) + State::pad(s.partials_floats()) + s.shared_queries_floats() +
                      ith * State::pad(s.scratch_floats());
+    for (int job = s.next_mask_row.fetch_add(1); job < s.num_mask_rows(); job = s.next_mask_row.fetch_add(1)) {
+        const int token = job / s.mask_heads();
+        s.look_at_mask_row(token, job % s.mask_heads());
+        s.masks_left[token / s.tile_tokens].fetch_sub(1, std::memory_order_release);
+    }
     for (int job = s.next_row.fetch_add(1); job < s.num_shared_rows(); job = s.next_row.fetch_add(1)) {
         const int group = job / s.tile_rows();  // of one tile and KV head
         const int tile = group / s.num_kv_heads();

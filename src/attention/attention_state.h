@@ -41,19 +41,27 @@ struct AttentionTask::State {
     int split_cells = 0;
     std::vector<float> slopes;               // [num_qo_heads]
     std::vector<std::uint8_t> exact_blocks;  // per code block: 1 if any of its rows is at hand in f16
+    // What the mask holds (cpu::kMaskVisible, kMaskNonzero), layout (num_tiles, blocks), any row of the tile. All KV heads ask
+    // for it, so it is found out once, along the mask's rows.
+    std::unique_ptr<std::atomic<std::uint8_t>[]> mask_states;
 
     std::byte* workspace = nullptr;
     static constexpr int kQueues = 64;
     static constexpr int kMaskRows = 512;
     std::atomic<int> next_row{0};                     // query rows to prepare
+    std::atomic<int> next_mask_row{0};                // rows of the mask to look at
     std::atomic<int> taken[kQueues] = {};             // pieces of each thread's range that are done or in work
     std::unique_ptr<std::atomic<int>[]> splits_left;  // per (tile, KV head)
     std::unique_ptr<std::atomic<int>[]> rows_left;    // the same, query rows that are not prepared yet
+    std::unique_ptr<std::atomic<int>[]> masks_left;   // per tile, mask rows that nobody has looked at yet
 
     int dk() const { return k.codec().head_dim(); }
     int dv() const { return v.codec().head_dim(); }
     int num_kv_heads() const { return k.codec().num_heads(); }
     int tile_rows() const { return tile_tokens * group; }
+    int num_blocks() const { return static_cast<int>(exact_blocks.size()); }
+    int mask_heads() const { return p.mask != nullptr ? p.mask_heads : 0; }
+    int num_mask_rows() const { return p.num_tokens * mask_heads(); }
     int num_pieces() const { return num_tiles * num_kv_heads() * num_splits; }
     // Where the context is split, the pieces of a (tile, KV head) share its queries, which are made by jobs of their own.
     int num_shared_rows() const { return num_splits == 1 ? 0 : num_tiles * num_kv_heads() * tile_rows(); }
@@ -112,6 +120,7 @@ struct AttentionTask::State {
     cpu::FusedSide k_side(int kv_head) const { return side(k, k_books, kv_head); }
     cpu::FusedSide v_side(int kv_head) const { return side(v, v_books, kv_head); }
     void prepare_row(const Queries& queries, int tile, int kv_head, int row) const;
+    void look_at_mask_row(int token, int mask_head) const;
     void finish_rows(const float* max, const float* sum, const float* out, int tile, int kv_head) const;
     void merge(int tile, int kv_head, float* scratch) const;
 };

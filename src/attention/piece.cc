@@ -20,6 +20,13 @@ void index_exact(std::span<const ExactRow> rows, int begin, int end, std::int32_
     }
 }
 
+// Whoever claimed what is missing did so before this piece was claimed and depends on nobody.
+void wait_for(const std::atomic<int>& left) {
+    while (left.load(std::memory_order_acquire) > 0) {
+        std::this_thread::yield();
+    }
+}
+
 }  // namespace
 
 AttentionTask::State::Piece::Piece(State& state, int piece, int next_piece, float* scratch)
@@ -36,7 +43,7 @@ AttentionTask::State::Piece::Piece(State& state, int piece, int next_piece, floa
       rows_(tokens_ * state.group),
       begin_(split_ * state.split_cells),
       end_(std::min(begin_ + state.split_cells, p_.kv_len)),
-      mask_heads_(p_.mask != nullptr ? p_.mask_heads : 0) {
+      mask_heads_(state.mask_heads()) {
     const int dk = s_.dk();
     const int dv = s_.dv();
     if (s_.num_splits == 1) {
@@ -47,10 +54,10 @@ AttentionTask::State::Piece::Piece(State& state, int piece, int next_piece, floa
         }
     } else {
         queries_ = s_.shared_queries(tile_, kv_head_);
-        // Whoever claimed these rows did so before this piece was claimed and depends on nobody.
-        while (s_.rows_left[tile_ * s_.num_kv_heads() + kv_head_].load(std::memory_order_acquire) > 0) {
-            std::this_thread::yield();
-        }
+        wait_for(s_.rows_left[tile_ * s_.num_kv_heads() + kv_head_]);
+    }
+    if (mask_heads_ > 0) {
+        wait_for(s_.masks_left[tile_]);
     }
     scratch_ = scratch;
     auto* fused_scratch = reinterpret_cast<std::byte*>(scratch);
@@ -138,9 +145,9 @@ AttentionTask::State::Piece::Use AttentionTask::State::Piece::look_at(int cell0,
     Use use;
     use.plain = cells == kBlockCells;
     use.visible = mask_heads_ == 0;
-    for (int i = 0; i < tokens_ * mask_heads_; ++i) {
-        const unsigned state = kernels_.mask_state(mask_at(i / tokens_, i % tokens_, cell0), cells);
-        use.visible |= (state & cpu::kMaskVisible) != 0;
+    if (mask_heads_ > 0) {
+        const unsigned state = s_.mask_states[tile_ * s_.num_blocks() + cell0 / kBlockCells].load(std::memory_order_relaxed);
+        use.visible = (state & cpu::kMaskVisible) != 0;
         use.plain &= (state & cpu::kMaskNonzero) == 0;
     }
     if (use.visible && s_.exact_blocks[cell0 / kBlockCells] != 0) {

@@ -6,9 +6,6 @@
 namespace vecinfer::cpu {
 namespace {
 
-// Tables cost per row, decoding costs once: beyond so many rows the matrix method is faster.
-constexpr int kLutRows = 8;
-
 #if defined(__x86_64__)
 const FusedKernels& lut_kernels() {
     return active_isa() == Isa::avx512vbmi ? fused_lut_avx512vbmi() : fused_lut_avx2();
@@ -31,7 +28,9 @@ const FusedKernels* fused_kernels([[maybe_unused]] const FusedSide& k, [[maybe_u
     if (active_isa() == Isa::scalar || code_cells == 0) {
         return nullptr;
     }
-    if (rows <= kLutRows && lut_kernels().supports(k, v)) {
+    // Tables cost per row, decoding costs once: beyond so many rows the matrix method is faster.
+    const int lut_rows = active_isa() == Isa::avx512vbmi ? 16 : 4;
+    if (rows <= lut_rows && lut_kernels().supports(k, v)) {
         return &lut_kernels();
     }
     if (matrix_kernels().supports(k, v)) {

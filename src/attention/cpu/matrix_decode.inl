@@ -27,7 +27,15 @@ struct ValuePanel {
 
 /// Key pairs of channels (2i, 2i + 1) and of cell t, which is a multiple of 4, and the cells after it in its strip.
 VECINFER_INLINE std::int32_t* key_pairs(std::int32_t* panel, int dim, int i, int t) {
-    return panel + t / kStrip * (dim / 2) * kStrip + i * kStrip + t % kStrip;
+    const auto step = static_cast<unsigned>(t);
+    return panel + (step / kStrip * (static_cast<unsigned>(dim) / 2) + static_cast<unsigned>(i)) * std::size_t{kStrip} +
+           step % kStrip;
+}
+
+/// Centroid `code` of D channels. As an unsigned index it is part of the address of the load.
+template <int D>
+VECINFER_INLINE const std::int8_t* at(const std::int8_t* centroids, std::size_t code) {
+    return centroids + code * D;
 }
 
 VECINFER_INLINE int load_i32(const std::int8_t* p) {
@@ -89,14 +97,14 @@ template <int D, class Code>
 VECINFER_INLINE void keys_of(const std::int8_t* c, const Code* codes, std::int32_t* panel, int dim, int pair0) {
     if constexpr (D == 2) {
         for (int t = 0; t < 64; t += 8) {
-            __m128i x = _mm_cvtsi32_si128(load_i16(c + 2 * codes[t]));
-            x = _mm_insert_epi16(x, load_i16(c + 2 * codes[t + 1]), 1);
-            x = _mm_insert_epi16(x, load_i16(c + 2 * codes[t + 2]), 2);
-            x = _mm_insert_epi16(x, load_i16(c + 2 * codes[t + 3]), 3);
-            x = _mm_insert_epi16(x, load_i16(c + 2 * codes[t + 4]), 4);
-            x = _mm_insert_epi16(x, load_i16(c + 2 * codes[t + 5]), 5);
-            x = _mm_insert_epi16(x, load_i16(c + 2 * codes[t + 6]), 6);
-            x = _mm_insert_epi16(x, load_i16(c + 2 * codes[t + 7]), 7);
+            __m128i x = _mm_cvtsi32_si128(load_i16(at<2>(c, codes[t])));
+            x = _mm_insert_epi16(x, load_i16(at<2>(c, codes[t + 1])), 1);
+            x = _mm_insert_epi16(x, load_i16(at<2>(c, codes[t + 2])), 2);
+            x = _mm_insert_epi16(x, load_i16(at<2>(c, codes[t + 3])), 3);
+            x = _mm_insert_epi16(x, load_i16(at<2>(c, codes[t + 4])), 4);
+            x = _mm_insert_epi16(x, load_i16(at<2>(c, codes[t + 5])), 5);
+            x = _mm_insert_epi16(x, load_i16(at<2>(c, codes[t + 6])), 6);
+            x = _mm_insert_epi16(x, load_i16(at<2>(c, codes[t + 7])), 7);
             store256(key_pairs(panel, dim, pair0, t), _mm256_cvtepi8_epi16(x));
         }
     } else if constexpr (D == 4) {
@@ -104,10 +112,10 @@ VECINFER_INLINE void keys_of(const std::int8_t* c, const Code* codes, std::int32
                                                 3, 6, 7, 10, 11, 14, 15);
         for (int t = 0; t < 64; t += 8) {
             const auto four = [&](int i) __attribute__((always_inline)) {
-                __m128i x = _mm_cvtsi32_si128(load_i32(c + 4 * codes[i]));
-                x = _mm_insert_epi32(x, load_i32(c + 4 * codes[i + 1]), 1);
-                x = _mm_insert_epi32(x, load_i32(c + 4 * codes[i + 2]), 2);
-                return _mm_insert_epi32(x, load_i32(c + 4 * codes[i + 3]), 3);
+                __m128i x = _mm_cvtsi32_si128(load_i32(at<4>(c, codes[i])));
+                x = _mm_insert_epi32(x, load_i32(at<4>(c, codes[i + 1])), 1);
+                x = _mm_insert_epi32(x, load_i32(at<4>(c, codes[i + 2])), 2);
+                return _mm_insert_epi32(x, load_i32(at<4>(c, codes[i + 3])), 3);
             };
             const __m256i x = _mm256_inserti128_si256(_mm256_castsi128_si256(four(t)), four(t + 4), 1);
             const __m256i y = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(x, halves), 0xd8);
@@ -117,8 +125,8 @@ VECINFER_INLINE void keys_of(const std::int8_t* c, const Code* codes, std::int32
     } else {
         static_assert(D == 8);
         for (int t = 0; t < 64; t += 4) {
-            const __m128i a = _mm_unpacklo_epi64(load_i64(c + 8 * codes[t]), load_i64(c + 8 * codes[t + 1]));
-            const __m128i b = _mm_unpacklo_epi64(load_i64(c + 8 * codes[t + 2]), load_i64(c + 8 * codes[t + 3]));
+            const __m128i a = _mm_unpacklo_epi64(load_i64(at<8>(c, codes[t])), load_i64(at<8>(c, codes[t + 1])));
+            const __m128i b = _mm_unpacklo_epi64(load_i64(at<8>(c, codes[t + 2])), load_i64(at<8>(c, codes[t + 3])));
             const __m128i even = _mm_unpacklo_epi16(a, b);  // cells 0 and 2 in turn
             const __m128i odd = _mm_unpackhi_epi16(a, b);   // cells 1 and 3
             const __m256i x = _mm256_cvtepi8_epi16(_mm_unpacklo_epi16(even, odd));
@@ -191,16 +199,16 @@ VECINFER_INLINE void values_of(const std::int8_t* c, const Code* codes, const Va
     const int stride = panel.strip_channels(d);
     for (int t = 0; t < 64; t += 2, to += stride) {
         if constexpr (D == 2) {
-            const __m128i a = _mm_cvtsi32_si128(load_i16(c + 2 * codes[t]));
-            const __m128i b = _mm_cvtsi32_si128(load_i16(c + 2 * codes[t + 1]));
+            const __m128i a = _mm_cvtsi32_si128(load_i16(at<2>(c, codes[t])));
+            const __m128i b = _mm_cvtsi32_si128(load_i16(at<2>(c, codes[t + 1])));
             _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtepi8_epi16(_mm_unpacklo_epi8(a, b)));
         } else if constexpr (D == 4) {
-            const __m128i a = _mm_cvtsi32_si128(load_i32(c + 4 * codes[t]));
-            const __m128i b = _mm_cvtsi32_si128(load_i32(c + 4 * codes[t + 1]));
+            const __m128i a = _mm_cvtsi32_si128(load_i32(at<4>(c, codes[t])));
+            const __m128i b = _mm_cvtsi32_si128(load_i32(at<4>(c, codes[t + 1])));
             store128(to, _mm_cvtepi8_epi16(_mm_unpacklo_epi8(a, b)));
         } else {
             static_assert(D == 8);
-            const __m128i pairs = _mm_unpacklo_epi8(load_i64(c + 8 * codes[t]), load_i64(c + 8 * codes[t + 1]));
+            const __m128i pairs = _mm_unpacklo_epi8(load_i64(at<8>(c, codes[t])), load_i64(at<8>(c, codes[t + 1])));
             store256(to, _mm256_cvtepi8_epi16(pairs));
         }
     }
