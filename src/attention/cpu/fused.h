@@ -1,9 +1,9 @@
 // Fused kernels of CPU attention: scores and value sums straight from codes, for runs of blocks that a piece reads from codes
 // alone. Blocks that hold f16 rows go through the tile kernels (tile.h), which also stand in where an ISA has no fused method.
 //
-// A method is one way to do it: `lut` looks partial scores up per query row (few rows), `matrix` decodes a block to int8 once
-// and multiplies (many rows, short contexts, wide codes). docs/kernels_cpu.md tells why; each kernel opens with its precision
-// argument.
+// A method is one way to do it: `lut` looks partial scores up per query row (few rows), `matrix` decodes blocks to 16-bit
+// integers once and multiplies (many rows, short contexts, wide codes). docs/kernels_cpu.md tells why; each kernel opens with its
+// precision argument.
 #pragma once
 
 #include <cstddef>
