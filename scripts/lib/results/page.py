@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import key_bias
 import pictures
 import plan
 
@@ -161,7 +162,6 @@ class Page:
         return path
 
     def about(self, group, contexts):
-        import key_bias
         return ABOUT[group].format(context=contexts, calibration_context=plan.CALIBRATION_CONTEXT, factor=key_bias.FACTOR,
                                    pairs=key_bias.PAIRS) + "\n"
 
@@ -208,8 +208,8 @@ class Page:
             parts.append(table(["chunks", "tokens", "seconds", *FIGURE_HEAD], lines))
             points = [(int(c), pictures.kld(r)) for (c,), r in rows if c != "0"]
             if points:
-                series.append((plan.MODELS[model]["title"], points))
-                levels += [(f"{plan.MODELS[model]['title']}, data-free", pictures.kld(r)) for (c,), r in rows if c == "0"]
+                series.append((plan.MODELS[model]["short"], points))
+                levels += [(f"{plan.MODELS[model]['short']}, data-free", pictures.kld(r)) for (c,), r in rows if c == "0"]
         if series:
             parts.append(self.picture("calibration", lambda path: pictures.lines(
                 series, f"chunks of {plan.CALIBRATION_CONTEXT} calibration tokens", path, True, levels), "KLD over calibration text"))
@@ -246,7 +246,7 @@ class Page:
             parts += [measured(self.store, "transforms", model) + "\n", self.full_table("transforms", model, ["", "keys"], False)]
             for bits_label in dict.fromkeys(labels[0] for labels, _ in rows):
                 values = {kt: pictures.kld(r) for (label, kt), r in rows if label == bits_label}
-                series.append((f"{plan.MODELS[model]['title']}, {bits_label}", values))
+                series.append((f"{plan.MODELS[model]['short']}, {bits_label}", values))
         parts.append(self.picture("transforms", lambda path: pictures.bars(series, path), "KLD by key transform"))
         return parts
 
@@ -269,7 +269,7 @@ class Page:
             parts += [measured(self.store, "windows", model) + "\n", self.full_table("windows", model, ["recent", "sink"])]
             points = sorted((int(recent), pictures.kld(r)) for (recent, sink), r in rows if sink == "4")
             if points:
-                series.append((f"{plan.MODELS[model]['title']}, sink 4", points))
+                series.append((f"{plan.MODELS[model]['short']}, sink 4", points))
         if series:
             parts.append(self.picture("windows", lambda path: pictures.lines(series, "latest tokens kept in f16", path),
                                       "KLD over window size"))

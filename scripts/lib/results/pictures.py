@@ -1,10 +1,9 @@
 """Pictures of the results page, drawn by gnuplot as SVG."""
 
+import os
 import pathlib
 import subprocess
 import tempfile
-
-import plan
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#5e3c99", "#4d4d4d")
 MARKS = (7, 5, 9, 13, 11, 15, 4, 6)
@@ -38,16 +37,11 @@ def draw(path, script, width=860, height=480):
                 f"set output {quoted(str(path))}\n")
         file.write_text(head + COMMON + script + "\n")
         try:
-            done = subprocess.run(["gnuplot", str(file)], capture_output=True, text=True, env={"LC_ALL": "C.UTF-8", "PATH": _path()})
+            done = subprocess.run(["gnuplot", str(file)], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
         except FileNotFoundError:
             raise Failed("gnuplot is not installed (Debian package gnuplot-nox)") from None
     if done.returncode != 0 or not path.exists():
         raise Failed(f"gnuplot failed on {path.name}: {done.stderr.strip()}")
-
-
-def _path():
-    import os
-    return os.environ.get("PATH", "/usr/bin:/bin")
 
 
 def kld(result):
@@ -84,13 +78,15 @@ def families(rows, context, path):
 
 def lines(series, xlabel, path, logscale_x=False, levels=()):
     """series: [(name, [(x, kld)])]; levels: [(name, kld)], horizontal."""
-    script = f"set xlabel {quoted(xlabel)}\nset key outside right top reverse Left samplen 2\n"
+    script = f"set xlabel {quoted(xlabel)}\nset key outside top center horizontal reverse Left samplen 2\n"
     if logscale_x:
         script += "set logscale x 2\n"
     xs = sorted({x for _, points in series for x, _ in points})
     script += "set xtics (" + ", ".join(f"'{x:g}' {x}" for x in xs) + ")\n"
-    if not logscale_x:
-        script += f"set xrange [{xs[0] - 0.03 * (xs[-1] - xs[0] + 1)}:{xs[-1] + 0.03 * (xs[-1] - xs[0] + 1)}]\n"
+    pad = 0.03 * (xs[-1] - xs[0] + 1)
+    script += f"set xrange [{xs[0] / 1.15}:{xs[-1] * 1.15}]\n" if logscale_x else f"set xrange [{xs[0] - pad}:{xs[-1] + pad}]\n"
+    ys = [y for _, points in series for _, y in points] + [y for _, y in levels]
+    script += f"set yrange [{min(ys) / 1.5}:{max(ys) * 1.5}]\n"
     plots = []
     for i, (name, points) in enumerate(series):
         script += block(f"s{i}", points)
@@ -104,7 +100,7 @@ def bars(series, path):
     """series: [(name, {label: kld})]; a group of bars per label."""
     labels = list(dict.fromkeys(label for _, values in series for label in values))
     script = "set style data histogram\nset style histogram clustered gap 1\nset style fill solid 0.85 border -1\n" \
-             "set xtics rotate by -35 scale 0\nset key top right\nset rmargin 8\nset boxwidth 0.9\n"
+             "set xtics rotate by -35 scale 0\nset key outside top center horizontal reverse Left\nset rmargin 8\nset boxwidth 0.9\n"
     least = min(v for _, values in series for v in values.values())
     script += f"set yrange [{least / 2}:*]\n"
     script += block("d", [(quoted(label), *(values.get(label, "NaN") for _, values in series)) for label in labels])

@@ -39,9 +39,11 @@ class Store:
         return self.by_identity.get(job_identity(job))
 
     def rows(self, group, model):
-        """[(labels, result)] of the rows that have been measured."""
-        found = [(row.labels, self.find(row.job)) for row in plan.GROUPS[group](model)]
-        return [(labels, result) for labels, result in found if result]
+        """[(labels, result)] of the rows that have been measured; none if not even half are: groups share rows."""
+        all_rows = plan.GROUPS[group](model)
+        found = [(row.labels, self.find(row.job)) for row in all_rows]
+        found = [(labels, result) for labels, result in found if result]
+        return found if 2 * len(found) >= len(all_rows) else []
 
     def base(self, result):
         return self.find(plan.Job(result["model"], result["text"]))
