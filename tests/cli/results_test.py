@@ -19,7 +19,7 @@ import plan  # noqa: E402
 import store  # noqa: E402
 import texts  # noqa: E402
 
-FAKE = """#!{python}
+FAKE = """#!{python} -SI
 import os, pathlib, sys, time
 here = pathlib.Path(__file__).parent
 arguments = sys.argv[1:]

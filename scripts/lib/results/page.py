@@ -155,7 +155,7 @@ class Page:
             contexts = " and ".join(dict.fromkeys(str(MODEL_CONTEXT[m]) for m in models))
             parts.append(self.about(group, contexts))
             parts += getattr(self, group)(models)
-            if group in self.notes:
+            if self.notes.get(group):
                 parts.append(self.notes[group] + "\n")
         path = self.folder / "schemes.md"
         path.write_text("\n".join(parts))
