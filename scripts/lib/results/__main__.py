@@ -64,6 +64,7 @@ def parse():
     run.add_argument("--minutes", type=float, help="stop after this time; the next run goes on")
     run.add_argument("--chunks", type=at_least_one, help="chunks of test text in place of the models' defaults")
     run.add_argument("--most-calibration-chunks", type=at_least_one, help="for trials: calibrate on no more than this")
+    run.add_argument("--present", action="store_true", help="leave out models that are not in the folder of models")
     run.add_argument("--commit", help="what was built (default: asks git)")
     run.set_defaults(do=do_run)
 
@@ -83,7 +84,7 @@ def parse():
     bundle.add_argument("--models", type=existing_folder, required=True)
     bundle.add_argument("--texts", type=existing_folder, required=True)
     bundle.add_argument("--out", type=pathlib.Path, required=True)
-    bundle.add_argument("--piece-mib", type=at_least_one, default=48)
+    bundle.add_argument("--piece-mib", type=at_least_one, default=60)
     bundle.add_argument("--commit")
     bundle.set_defaults(do=do_bundle)
     return parser.parse_args()
@@ -112,7 +113,8 @@ def do_run(args):
                                deadline=time.time() + 60 * args.minutes if args.minutes else None, commit=commit_of(args),
                                chunks=args.chunks, calibration_chunks=args.most_calibration_chunks)
     run = runner.Runner(tools.Tools(args.bin), settings)
-    return 0 if run.run(plan.jobs(args.group, args.model, range(1, args.tier + 1))) else 1
+    names = [m for m in args.model if not args.present or run.can_have(m)]
+    return 0 if run.run(plan.jobs(args.group, names, range(1, args.tier + 1))) else 1
 
 
 def do_texts(args):
@@ -154,6 +156,8 @@ def do_bundle(args):
     for name, source in (("lib", pathlib.Path(__file__).resolve().parent), ("texts", args.texts)):
         shutil.rmtree(args.out / name, ignore_errors=True)
         shutil.copytree(source, args.out / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(args.out / "lib" / "remote.sh", args.out / "run.sh")
+    shutil.rmtree(args.out / "models", ignore_errors=True)
     for model in plan.MODELS.values():
         path = args.models / model["file"]
         if path.exists() and "bias" not in model["file"]:
@@ -166,12 +170,13 @@ def do_bundle(args):
 
 
 def split(path, folder, size):
-    """Pieces in folders of their own, `<model>.0/`, so that each can travel alone; `cat` in order gives the model back."""
-    with open(path, "rb") as source:
-        for i, data in enumerate(iter(lambda: source.read(size), b"")):
-            piece = folder / f"{path.stem}.{i}"
-            piece.mkdir(parents=True, exist_ok=True)
-            (piece / f"{path.name}.{i}").write_bytes(data)
+    """Pieces in folders of their own, so that each can travel alone: <model>.<i>/<file>.<i>of<count>."""
+    data = path.read_bytes()
+    count = -(-len(data) // size)
+    for i in range(count):
+        piece = folder / f"{path.name.split('-')[0].lower()}.{i}"
+        piece.mkdir(parents=True, exist_ok=True)
+        (piece / f"{path.name}.{i}of{count}").write_bytes(data[i * size:(i + 1) * size])
 
 
 def main():

@@ -98,7 +98,7 @@ class Gguf:
                 row += [scale * q for q in struct.unpack_from("<32b", self.data, at + 2)]
                 continue
             zero = struct.unpack_from("<e", self.data, at + 2)[0] if kind == Q4_1 else -8 * scale
-            codes = self.data[at + (4 if kind == Q4_1 else 2):][:16]
+            codes = self.data[at + BLOCK_BYTES[kind] - 16:at + BLOCK_BYTES[kind]]
             row += [zero + scale * (c & 15) for c in codes] + [zero + scale * (c >> 4) for c in codes]
         return row
 

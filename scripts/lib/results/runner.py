@@ -199,6 +199,9 @@ class Runner:
         done = sum(t.finished() for t in self.tasks.values())
         print(f"[{time.time() - self.began:5.0f}s] {done}/{len(self.tasks)} {text}", file=sys.stderr, flush=True)
 
+    def can_have(self, model):
+        return self.model_path("smollm2" if model == "smollm2-bias" else model).exists()
+
     def prepare_models(self, jobs):
         wanted = {job.model for job in jobs}
         bias = self.model_path("smollm2-bias")
