@@ -51,6 +51,8 @@ const Spelling kSpellings[] = {
      "rotated:k=d1b4,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed,encode=auto"},
     {"rotated:k=d2b8,v=d1b2", "rotated:k=d2b8,v=d1b2",
      "rotated:k=d2b8,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+    {"vecinfer-paper:k1.5v1", "vecinfer-paper:k1.5v1",
+     "vecinfer-paper:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=exact,encode=auto"},
     {"million", "million:k2v2",
      "million:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=0,prefill=windowed,encode=auto"},
     {"million:k4v2.5,kt=hadamard,sink=4", "million:k4v2.5,kt=hadamard,sink=4",
@@ -118,10 +120,10 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         "auto, none, or center, smooth or smooth-opt, hadamard in this order joined by +, or full, or center+full";
     const std::string value_steps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
     const std::pair<std::string, std::string> cases[] = {
-        {"", "scheme: family: got nothing, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
-        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
-        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
-        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
+        {"", "scheme: family: got nothing, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
         {"f16:recent=1", "scheme: f16: got :recent=1, expected no options"},
         {"f16:", "scheme: f16: got :, expected no options"},
         {"vecinfer:", "scheme: widths: got nothing, expected k<width>v<width>, for example k2v2, or option=value"},
@@ -174,7 +176,7 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         {"vecinfer:k2v2,k=d4b8", "scheme: k: got a second value, expected it once (the short widths set k and v)"},
         {"vecinfer:sink=1,sink=1", "scheme: sink: got a second value, expected it once (the short widths set k and v)"},
         {"a\nb\x01" + std::string(60, 'c'), "scheme: family: got a?b?" + std::string(36, 'c') +
-                                                "..., expected one of f16, vecinfer, million, innerq, kivi, rotated"},
+                                                "..., expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
     };
     for (const auto& [text, message] : cases) {
         const Result<Scheme> r = parse_scheme(text);
@@ -285,6 +287,11 @@ TEST(Scheme, FamiliesResolveToTheirOwnParts) {
     EXPECT_EQ(to_long_string(rotated),
               "rotated:k=d1b2,v=d1b2,kt=hadamard,vt=hadamard,norm=vector,scope=layer,recent=128,sink=4,prefill=windowed,encode="
               "nearest");
+    const Scheme paper = resolve(parsed("vecinfer-paper:k1.5v1"), true).value();
+    EXPECT_EQ(to_long_string(paper),
+              "vecinfer-paper:k=d8b12,v=d8b8,kt=smooth+hadamard,vt=none,norm=none,scope=head,recent=128,sink=0,prefill=exact,"
+              "encode=nearest");
+    EXPECT_FALSE(resolve(parsed("vecinfer-paper"), false).ok()) << "smooth factors come from a calibration";
     const Scheme calibrated = resolve(parsed("rotated"), true).value();
     EXPECT_EQ(calibrated.key_transform, hadamard);
     EXPECT_EQ(calibrated.norm, Norm::vector);
@@ -387,7 +394,7 @@ TEST(Footprint, CalibratedCodebooksAndMixedWidths) {
     const LayerShape layers[] = {{0, 2, 128, 64}, {5, 1, 128, 64}};
     const Footprint head = footprint(parsed("vecinfer:k4v1.5"), layers, 1000, true).value();
     EXPECT_EQ(head.codebook_bytes,
-              3 * (256u * 2 + 4 + 4096 * 8 + 4 + (2 + 32) * 4 * 128));  // center, smooth factors and directions of keys
+              3 * (256u * 2 + 4 + 4096 * 8 + 4 + (2 * 4 + 32 * 2) * 128));  // center, smooth factors and directions of keys
     const Footprint full =
         footprint(parsed("vecinfer:k4v1.5,kt=center+full,vt=center+full,encode=nearest"), layers, 1000, true).value();
     EXPECT_EQ(full.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + 4 * 128 + 4 * 64 + 4 * 128 * 128 + 4 * 64 * 64));
