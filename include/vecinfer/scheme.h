@@ -119,7 +119,7 @@ struct Scheme {
     TransformSpec key_transform{.automatic = true};
     TransformSpec value_transform{.automatic = true};
     Norm norm = Norm::automatic;
-    Scope scope = Scope::head;
+    Scope scope = Scope::layer;
     WindowSpec window;
     Prefill prefill = Prefill::windowed;
     Encode encode = Encode::automatic;
@@ -149,8 +149,8 @@ std::string to_string(const Scheme& scheme);
 /// Every part spelled out, `auto` included. Parses back to the same scheme.
 std::string to_long_string(const Scheme& scheme);
 
-/// Replaces every `automatic` part by the family's choice. vecinfer data-free: keys and values hadamard, norm vector, scope layer
-/// (one universal codebook), encode unbiased; calibrated: keys center+smooth-opt+hadamard, values hadamard, norm vector, encode
+/// Replaces every `automatic` part by the family's choice. vecinfer data-free: keys and values hadamard, norm vector, one
+/// universal codebook, encode unbiased; calibrated: keys center+smooth-opt+hadamard, values hadamard, norm vector, encode
 /// shaped, which measured best (docs/results/quality.md). An error if a part that was spelled out cannot be had without a
 /// calibration (kt with smooth, norm=none, scope=subspace, encode=shaped). Idempotent.
 Result<Scheme> resolve(const Scheme& scheme, bool calibrated);

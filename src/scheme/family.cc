@@ -63,6 +63,7 @@ std::array<Family, 6> make_families() {
     // The published recipe, which exists with a calibration only.
     const AutomaticParts paper{{.smooth = true, .hadamard = true}, {}, Norm::none, Encode::nearest};
     Scheme vecinfer_paper = defaults("vecinfer-paper", vq(4, 8), vq(4, 8));
+    vecinfer_paper.scope = Scope::head;
     vecinfer_paper.window.sink = 0;
     vecinfer_paper.prefill = Prefill::exact;
     Scheme million = defaults("million", vq(4, 8), vq(4, 8));

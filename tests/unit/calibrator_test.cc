@@ -324,7 +324,7 @@ TEST(Calibrator, FullMatricesOfValuesAreOrthonormal) {
 TEST(Calibrator, EqualSeedsAndRowsGiveEqualResults) {
     const Rows keys = make_rows(700, kHeads, 10);
     const Rows queries = make_rows(700, kHeads * kGroup, 11);
-    for (const char* scheme : {"vecinfer:k2v2", "vecinfer:k2v2,kt=center+full,vt=full,scope=layer"}) {
+    for (const char* scheme : {"vecinfer:k2v2,scope=head", "vecinfer:k2v2,kt=center+full,vt=full"}) {
         // 700 tokens, 300 kept: what is kept depends on the seed alone, not on how tokens come in batches.
         const auto result = [&](std::uint64_t seed, std::int64_t batch) {
             Calibrator c = calibrator(scheme, 300, seed);
@@ -351,7 +351,7 @@ TEST(Calibrator, ResultsMakeCodecs) {
     const Rows keys = make_rows(200, kHeads, 12);
     const Rows queries = make_rows(200, kHeads * kGroup, 13);
     for (const char* text :
-         {"vecinfer:k2v2", "vecinfer:k4v1,kt=full,vt=center+full,scope=layer", "vecinfer:k2v2,kt=smooth-opt,norm=none",
+         {"vecinfer:k2v2", "vecinfer:k4v1,kt=full,vt=center+full,scope=head", "vecinfer:k2v2,kt=smooth-opt,norm=none",
           "million:k4v2", "million:k2v2,kt=center+hadamard", "rotated:k2v4"}) {
         const Scheme scheme = resolve(parse_scheme(text).value(), true).value();
         const LayerCalibration layer = calibrate(text, keys, keys, queries);

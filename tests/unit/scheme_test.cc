@@ -28,29 +28,29 @@ struct Spelling {
 const Spelling kSpellings[] = {
     {"f16", "f16", "f16"},
     {"vecinfer", "vecinfer:k2v2",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2", "vecinfer:k2v2",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k4v2,recent=64,sink=0", "vecinfer:k4v2,recent=64,sink=0",
-     "vecinfer:k=d2b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed,encode=auto"},
+     "vecinfer:k=d2b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=64,sink=0,prefill=windowed,encode=auto"},
     {"vecinfer:k1.5v1", "vecinfer:k1.5v1",
-     "vecinfer:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "vecinfer:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k3v1.5,encode=unbiased,prefill=exact", "vecinfer:k3v1.5,prefill=exact,encode=unbiased",
-     "vecinfer:k=d4b12,v=d8b12,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=exact,encode=unbiased"},
+     "vecinfer:k=d4b12,v=d8b12,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=exact,encode=unbiased"},
     {"vecinfer:sink=4,v=d8b8,k=d2b8,recent=128", "vecinfer:k4v1",
-     "vecinfer:k=d2b8,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "vecinfer:k=d2b8,v=d8b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,prefill=windowed,scope=layer,norm=none,vt=hadamard,kt=smooth",
-     "vecinfer:k2v2,kt=smooth,vt=hadamard,norm=none,scope=layer",
+     "vecinfer:k2v2,kt=smooth,vt=hadamard,norm=none",
      "vecinfer:k=d4b8,v=d4b8,kt=smooth,vt=hadamard,norm=none,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,vt=center+full,kt=center+smooth-opt+hadamard", "vecinfer:k2v2,kt=center+smooth-opt+hadamard,vt=center+full",
-     "vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=center+full,norm=auto,scope=head,recent=128,sink=4,"
+     "vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=center+full,norm=auto,scope=layer,recent=128,sink=4,"
      "prefill=windowed,encode=auto"},
     {"rotated", "rotated:k3v3",
-     "rotated:k=d1b3,v=d1b3,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "rotated:k=d1b3,v=d1b3,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"rotated:k4v2,sink=0", "rotated:k4v2,sink=0",
-     "rotated:k=d1b4,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed,encode=auto"},
+     "rotated:k=d1b4,v=d1b2,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=0,prefill=windowed,encode=auto"},
     {"rotated:k=d2b8,v=d1b2", "rotated:k=d2b8,v=d1b2",
-     "rotated:k=d2b8,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "rotated:k=d2b8,v=d1b2,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer-paper:k1.5v1", "vecinfer-paper:k1.5v1",
      "vecinfer-paper:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=exact,encode=auto"},
     {"million", "million:k2v2",
@@ -58,33 +58,33 @@ const Spelling kSpellings[] = {
     {"million:k4v2.5,kt=hadamard,sink=4", "million:k4v2.5,kt=hadamard,sink=4",
      "million:k=d2b8,v=d4b10,kt=hadamard,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,layers=0-1:k4v4/7:f16/28-29:d1b4+d2b8", "vecinfer:k2v2,layers=0-1:k4v4/7:f16/28-29:d1b4+d2b8",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto,"
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto,"
      "layers=0-1:d2b8+d2b8/7:f16/28-29:d1b4+d2b8"},
     {"kivi:layers=3:k4v4,recent=64", "kivi:k2v2,recent=64,layers=3:k4v4",
-     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed,encode="
+     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=layer,recent=64,sink=0,prefill=windowed,encode="
      "auto,"
      "layers=3:b4-token32-asym+b4-channel32-asym"},
     {"kivi", "kivi:k2v2",
-     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed,encode="
+     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=0,prefill=windowed,encode="
      "auto"},
     {"kivi:k4v2,recent=32,kt=hadamard", "kivi:k4v2,kt=hadamard,recent=32",
-     "kivi:k=b4-token32-asym,v=b2-channel32-asym,kt=hadamard,vt=auto,norm=auto,scope=head,recent=32,sink=0,prefill=windowed,"
+     "kivi:k=b4-token32-asym,v=b2-channel32-asym,kt=hadamard,vt=auto,norm=auto,scope=layer,recent=32,sink=0,prefill=windowed,"
      "encode=auto"},
     {"innerq", "innerq:k3v3",
-     "innerq:k=b3-channel32-sym,v=b3-token32-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,encode="
+     "innerq:k=b3-channel32-sym,v=b3-token32-sym,kt=auto,vt=auto,norm=auto,scope=layer,recent=96,sink=32,prefill=windowed,encode="
      "auto"},
     {"innerq:k3v2h", "innerq:k3v2h",
-     "innerq:k=b3-channel32-sym,v=b2-token32-hybrid,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,"
+     "innerq:k=b3-channel32-sym,v=b2-token32-hybrid,kt=auto,vt=auto,norm=auto,scope=layer,recent=96,sink=32,prefill=windowed,"
      "encode=auto"},
     {"innerq:k4v4,recent=64", "innerq:k4v4,recent=64",
-     "innerq:k=b4-channel64-sym,v=b4-token64-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=32,prefill=windowed,encode="
+     "innerq:k=b4-channel64-sym,v=b4-token64-sym,kt=auto,vt=auto,norm=auto,scope=layer,recent=64,sink=32,prefill=windowed,encode="
      "auto"},
     {"innerq:k=b8-channel128-hybrid,v=d2b8", "innerq:k=b8-channel128-hybrid,v=d2b8",
-     "innerq:k=b8-channel128-hybrid,v=d2b8,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,encode=auto"},
+     "innerq:k=b8-channel128-hybrid,v=d2b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=96,sink=32,prefill=windowed,encode=auto"},
     {"vecinfer:k2.5v3,scope=subspace", "vecinfer:k2.5v3,scope=subspace",
      "vecinfer:k=d4b10,v=d4b12,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,recent=4096,sink=256,kt=none,vt=none,norm=vector,scope=head",
-     "vecinfer:k2v2,kt=none,vt=none,norm=vector,recent=4096,sink=256",
+     "vecinfer:k2v2,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256",
      "vecinfer:k=d4b8,v=d4b8,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256,prefill=windowed,encode=auto"},
 };
 
@@ -267,7 +267,7 @@ TEST(Scheme, ResolveWithCalibration) {
     EXPECT_EQ(s.encode, Encode::shaped);
     EXPECT_EQ(s.value_transform, (TransformSpec{.hadamard = true}));
     EXPECT_EQ(s.norm, Norm::vector);
-    EXPECT_EQ(s.scope, Scope::head);
+    EXPECT_EQ(s.scope, Scope::layer);
     EXPECT_EQ(resolve(s, true).value(), s);
     const Scheme spelled = parsed("vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,scope=layer,encode=nearest");
     EXPECT_EQ(resolve(spelled, true).value(), spelled);
