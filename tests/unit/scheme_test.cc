@@ -121,9 +121,12 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
     const std::string value_steps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
     const std::pair<std::string, std::string> cases[] = {
         {"", "scheme: family: got nothing, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
-        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
-        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
-        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {"turbo:k2v2",
+         "scheme: family: got turbo, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {"VECINFER",
+         "scheme: family: got VECINFER, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {" vecinfer",
+         "scheme: family: got  vecinfer, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
         {"f16:recent=1", "scheme: f16: got :recent=1, expected no options"},
         {"f16:", "scheme: f16: got :, expected no options"},
         {"vecinfer:", "scheme: widths: got nothing, expected k<width>v<width>, for example k2v2, or option=value"},
@@ -175,8 +178,9 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
          "encode, layers"},
         {"vecinfer:k2v2,k=d4b8", "scheme: k: got a second value, expected it once (the short widths set k and v)"},
         {"vecinfer:sink=1,sink=1", "scheme: sink: got a second value, expected it once (the short widths set k and v)"},
-        {"a\nb\x01" + std::string(60, 'c'), "scheme: family: got a?b?" + std::string(36, 'c') +
-                                                "..., expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {"a\nb\x01" + std::string(60, 'c'),
+         "scheme: family: got a?b?" + std::string(36, 'c') +
+             "..., expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
     };
     for (const auto& [text, message] : cases) {
         const Result<Scheme> r = parse_scheme(text);
@@ -390,16 +394,28 @@ TEST(Footprint, CountsNormsWindowAndCodebooks) {
     EXPECT_DOUBLE_EQ(f.effective_bits_per_value, 8 * f.total_bytes_per_token / values);
 }
 
+// SmolLM2-135M at its full context, everything that a calibration adds included.
+TEST(Footprint, TwoBitsAreSixAndAHalfTimesSmallerThanF16) {
+    std::vector<LayerShape> layers;
+    for (int i = 0; i < 30; ++i) {
+        layers.push_back({i, 3, 64, 64});
+    }
+    for (const bool calibrated : {false, true}) {
+        const Footprint f = footprint(parsed("vecinfer:k2v2"), layers, 8192, calibrated).value();
+        EXPECT_GE(f.f16_bytes_per_token / f.total_bytes_per_token, 6.5) << (calibrated ? "calibrated" : "data-free");
+    }
+}
+
 TEST(Footprint, CalibratedCodebooksAndMixedWidths) {
     const LayerShape layers[] = {{0, 2, 128, 64}, {5, 1, 128, 64}};
-    const Footprint head = footprint(parsed("vecinfer:k4v1.5"), layers, 1000, true).value();
+    const Footprint head = footprint(parsed("vecinfer:k4v1.5,scope=head"), layers, 1000, true).value();
     EXPECT_EQ(head.codebook_bytes,
               3 * (256u * 2 + 4 + 4096 * 8 + 4 + (2 * 4 + 32 * 2) * 128));  // center, smooth factors and directions of keys
     const Footprint full =
-        footprint(parsed("vecinfer:k4v1.5,kt=center+full,vt=center+full,encode=nearest"), layers, 1000, true).value();
+        footprint(parsed("vecinfer:k4v1.5,scope=head,kt=center+full,vt=center+full,encode=nearest"), layers, 1000, true).value();
     EXPECT_EQ(full.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + 4 * 128 + 4 * 64 + 4 * 128 * 128 + 4 * 64 * 64));
     EXPECT_DOUBLE_EQ(head.code_bits_per_value, (4.0 * 128 + 1.5 * 64) / 192);
-    const Footprint layer = footprint(parsed("vecinfer:k4v1.5,scope=layer,kt=none,encode=nearest"), layers, 1000, true).value();
+    const Footprint layer = footprint(parsed("vecinfer:k4v1.5,kt=none,encode=nearest"), layers, 1000, true).value();
     EXPECT_EQ(layer.codebook_bytes, 2 * (256u * 2 + 4 + 4096 * 8 + 4));
     const Footprint no_norm = footprint(parsed("vecinfer:k4v2,norm=none,recent=0,sink=0"), layers, 1000, true).value();
     EXPECT_EQ(no_norm.code_bytes_per_token, 3 * (128 / 2 + 64 / 4));
