@@ -25,6 +25,7 @@ Examples:
   vecinfer info model.vecinfer.gguf -m model.gguf          and does it belong to this model?
   vecinfer info --scheme vecinfer:k4v2                     a scheme spelled out, its bits
   vecinfer info --scheme vecinfer:k2v2 -m model.gguf --ctx 131072 --json
+  vecinfer info --scheme vecinfer:k2v2 --calibrated        the same with codebooks of its own, not the universal one
 
 Total bytes and effective bits count everything at the context length: codes, norms, window and codebooks.
 )";
@@ -34,6 +35,7 @@ struct Options {
     std::string scheme;
     std::string model;
     std::int64_t context = 0;
+    bool calibrated = false;
     bool json = false;
 };
 
@@ -305,8 +307,9 @@ Status set_scheme(const Options& options, Subject& subject) {
     if (!parsed.ok()) {
         return parsed.status();
     }
-    Result<Scheme> resolved = resolve(parsed.value(), false);
-    if (!resolved.ok()) {  // only to be had calibrated
+    Result<Scheme> resolved = resolve(parsed.value(), options.calibrated);
+    subject.calibrated = options.calibrated;
+    if (!resolved.ok() && !options.calibrated) {  // only to be had calibrated
         resolved = resolve(parsed.value(), true);
         subject.calibrated = true;
     }
@@ -370,6 +373,7 @@ int run_info(const VerbCall& call) {
     app.add_option("-s,--scheme", options.scheme, fmt::format("scheme to explain (default {})", kDefaultScheme))
         ->type_name("SCHEME")
         ->excludes(sidecar);
+    app.add_flag("--calibrated", options.calibrated, "the scheme as it would be with a calibration")->excludes(sidecar);
     app.add_option("-m,--model", options.model, "GGUF model, for its layers and context length")->type_name("MODEL");
     app.add_option("--ctx", options.context,
                    fmt::format("tokens in the cache (default: the model's context, else {})", kDefaultContext))

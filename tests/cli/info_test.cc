@@ -94,6 +94,19 @@ TEST_F(InfoTest, ASchemeThatNeedsCalibrationIsCountedCalibrated) {
     EXPECT_EQ(data["key"]["transform"], "smooth+hadamard");
 }
 
+TEST_F(InfoTest, CalibratedCountsWhatASidecarOfTheSchemeHas) {
+    write_model("m.gguf");
+    write_sidecar("c.gguf", "vecinfer:k2v2", "m.gguf");
+    const json of_file = info({"c.gguf", "-m", "m.gguf", "--ctx", "4096"});
+    const json of_scheme = info({"--scheme", "vecinfer:k2v2", "--calibrated", "-m", "m.gguf", "--ctx", "4096"});
+    const json data_free = info({"--scheme", "vecinfer:k2v2", "-m", "m.gguf", "--ctx", "4096"});
+    EXPECT_EQ(of_scheme["calibrated"], true);
+    for (const char* name : {"scheme_long", "codebook_bytes", "effective_bits"}) {
+        EXPECT_EQ(of_scheme[name], of_file[name]) << name;
+        EXPECT_NE(of_scheme[name], data_free[name]) << name;
+    }
+}
+
 TEST_F(InfoTest, TransformsAreNamedForPeopleAndPrograms) {
     struct Case {
         std::string options;
@@ -139,6 +152,7 @@ TEST_F(InfoTest, Errors) {
         {{"info"}, 2, "nothing to explain"},
         {{"info", "--scheme", "vecinfer:k2"}, 2, "k2"},
         {{"info", "c.gguf", "--scheme", "f16"}, 2, "excludes"},
+        {{"info", "c.gguf", "--calibrated"}, 2, "excludes"},
         {{"info", "--scheme", "f16", "--ctx", "0"}, 2, "--ctx"},
         {{"info", "gone.gguf"}, 1, "gone.gguf"},
         {{"info", "bad.gguf"}, 1, "bad.gguf"},
