@@ -35,7 +35,7 @@ Examples:
   vecinfer info --scheme vecinfer:k4v2 -m model.gguf         what would that cache take?
 
 Schemes: f16 | <family>:k<width>v<width>[,option=value]...
-  families and their widths in bits: vecinfer 4, 3, 2.5, 2, 1.5, 1; million 4, 3, 2.5, 2; innerq 4, 3, 2, 3h, 2h; kivi 4, 3, 2; rotated 4, 3, 2
+  families and their widths in bits: vecinfer (and vecinfer-paper) 4, 3, 2.5, 2, 1.5, 1; million 4, 3, 2.5, 2; innerq 4, 3, 2, 3h, 2h; kivi 4, 3, 2; rotated 4, 3, 2
   options: recent=N and sink=N (tokens in f16), layers=0-1:k4v4/29:f16, prefill=windowed|exact, and for experts kt, vt (transforms),
   norm, scope, encode=nearest|unbiased|shaped (docs/data_path.md)
   vecinfer:k2v2 (default)   vecinfer:k4v4   vecinfer:k4v2,recent=256,sink=4

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -23,10 +25,16 @@ Examples:
   vecinfer calibrate -m model.gguf -f text.txt                    writes model.vecinfer.gguf beside the model
   vecinfer calibrate -m model.gguf -f a.txt -f b.txt --scheme vecinfer:k4v4 -o model.k4v4.vecinfer.gguf
   vecinfer calibrate -m model.gguf -f text.txt --chunks 32        a quick try
+  vecinfer calibrate -m model.gguf -f text.txt --target-bits 2.25 -o model.mixed.vecinfer.gguf
+                                                                  widths per layer, 2.25 bits per value on average
 
 The text is plain UTF-8, of the kind that the model is used for; about 600 kB of English fill 256 chunks of 512 tokens. Do not
 measure perplexity on the same text. The other verbs find <model>.vecinfer.gguf and <model>.<anything>.vecinfer.gguf beside
 the model by themselves.
+
+--target-bits measures what each width does to the model's predictions, layer by layer for keys and values apart, on text behind
+the calibrated one, and takes the best choice that stays within the target. The text is run (2 x widths - 1) x layers more times,
+--measure-chunks of it. The scheme with its layers is written to the sidecar; name that file (--codebooks) to use it.
 )";
 
 struct Options {
@@ -39,6 +47,9 @@ struct Options {
     std::int64_t context = 512;
     std::uint64_t seed = 0;
     int threads = 0;
+    double target_bits = 0;
+    std::vector<std::string> widths = {"1", "2", "4"};
+    int measure_chunks = 2;
     bool json = false;
     bool dry_run = false;
 };
@@ -57,6 +68,32 @@ Status check_text(const fs::path& path) {
     }
     if (file.peek() == std::ifstream::traits_type::eof()) {
         return Status(ErrorCode::corrupt_data, fmt::format("text: {} is empty", path.string()));
+    }
+    return {};
+}
+
+// Each width must be one of the scheme's family with a codebook, and the target between the narrowest and the widest.
+Status check_widths(const Options& options, const Scheme& scheme) {
+    if (!scheme.layers.empty()) {
+        return argument_error("scheme", to_string(scheme), "one without layers=, which --target-bits chooses");
+    }
+    double least = 16;
+    double most = 0;
+    for (const std::string& width : options.widths) {
+        const Result<Scheme> parsed = parse_scheme(fmt::format("{}:k{}v{}", scheme.family, width, width));
+        if (!parsed.ok()) {
+            return {parsed.status().code(), fmt::format("--widths: {}", parsed.status().message())};
+        }
+        if (parsed->key.kind != CodecKind::vq) {
+            return argument_error("--widths", fmt::format("{} of {}", width, scheme.family), "widths of a family with codebooks");
+        }
+        const double bits = static_cast<double>(parsed->key.code_bits) / parsed->key.sub_dim;
+        least = std::min(least, bits);
+        most = std::max(most, bits);
+    }
+    if (options.target_bits < least || options.target_bits > most) {
+        return argument_error("--target-bits", fmt::format("{}", options.target_bits),
+                              fmt::format("{} to {}, as the widths {} allow", least, most, fmt::join(options.widths, ",")));
     }
     return {};
 }
@@ -117,6 +154,10 @@ Launch build_calibration(const Options& options, const fs::path& out, const Sche
     add({"--out", out.string(), "--scheme", to_long_string(scheme), "--chunks", std::to_string(options.chunks), "--ctx",
          std::to_string(options.context), "--seed", std::to_string(options.seed), "--threads",
          std::to_string(options.threads > 0 ? options.threads : cores)});
+    if (options.target_bits > 0) {
+        add({"--target-bits", fmt::format("{}", options.target_bits), "--widths",
+             fmt::format("{}", fmt::join(options.widths, ",")), "--measure-chunks", std::to_string(options.measure_chunks)});
+    }
     if (options.json) {
         add({"--json"});
     }
@@ -150,6 +191,15 @@ void add_options(CLI::App& app, Options& options) {
     };
     app.add_option("--seed", options.seed, "seed of the codebook training (default 0)")->check(is_natural)->type_name("N");
     app.add_option("-t,--threads", options.threads, "threads (default: all cores)")->check(CLI::Range(1, 4096))->type_name("N");
+    app.add_option("--target-bits", options.target_bits, "choose widths per layer, this many code bits per value on average")
+        ->check(CLI::Range(0.5, 16.0))
+        ->type_name("BITS");
+    app.add_option("--widths", options.widths, "with --target-bits: widths to choose from (default 1,2,4)")
+        ->delimiter(',')
+        ->type_name("A,B,...");
+    app.add_option("--measure-chunks", options.measure_chunks, "with --target-bits: pieces of text to measure on (default 2)")
+        ->check(CLI::Range(1, 1000))
+        ->type_name("N");
     app.add_option("--tools-dir", options.tools_dir,
                    fmt::format("folder of {} (default: where it was built or installed)", kCalibrateHelper))
         ->type_name("DIR");
@@ -187,6 +237,12 @@ int run_calibrate(const VerbCall& call) {
     if (!learns(scheme.value())) {
         return usage_error("calibrate",
                            fmt::format("scheme: got {}, which needs no calibration: use it as it is", to_string(parsed.value())));
+    }
+
+    if (options.target_bits > 0) {
+        if (const Status status = check_widths(options, scheme.value()); !status.ok()) {
+            return usage_error("calibrate", status.message());
+        }
     }
 
     const fs::path out = options.out.empty() ? default_sidecar(options.model) : fs::path(options.out);

@@ -21,7 +21,7 @@ namespace vecinfer VECINFER_API {
 /// Cells per code block: the codes of kBlockCells cells lie together, subspace by subspace.
 inline constexpr int kBlockCells = 64;
 /// Window rows kept beyond `recent`, so that up to this many rejected draft tokens can be rolled back without losing one.
-inline constexpr int kRollbackRows = 16;
+inline constexpr int kRollbackRows = 8;
 /// Sequences of one stream whose sinks are kept; with more, the oldest sequences read theirs from codes.
 inline constexpr int kSinkSequences = 4;
 

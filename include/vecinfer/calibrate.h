@@ -67,12 +67,17 @@ public:
     /// directions of E[q q^T] in code space. After observe_attention every E but that of values is weighted: with p the
     /// probability that query q gives to key k, and only pairs counted that are read from codes under the scheme's window, a key
     /// has the weight sum of p (1 - p) |q|^2 and a query sum of p (1 - p).
-    Result<std::vector<LayerCalibration>> finish(const std::function<bool(double)>& progress = {});
+    Result<std::vector<LayerCalibration>> finish(const std::function<bool(double)>& progress = {}) const;
+
+    /// The same for other codecs: `key` and `value` in every layer. Everything but the codebooks comes out as in finish().
+    Result<std::vector<LayerCalibration>> finish_with(const CodecSpec& key, const CodecSpec& value,
+                                                      const std::function<bool(double)>& progress = {}) const;
 
 private:
     struct State;
     std::unique_ptr<State> state_;
     Calibrator();
+    Result<std::vector<LayerCalibration>> train(const Scheme& scheme, const std::function<bool(double)>& progress) const;
 };
 
 }  // namespace VECINFER_API

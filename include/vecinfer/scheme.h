@@ -5,6 +5,8 @@
 //   vt       the same without smooth and smooth-opt
 // Families are sets of defaults; each has widths of its own (bits per value -> codec):
 //   vecinfer  4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, 1.5 = d8b12, 1 = d8b8; window 128 + 4 sinks
+//   vecinfer-paper  the same widths as published: keys smooth+hadamard, values as they are, no norm, nearest centroids, the prompt's
+//             own batch exact, window 128; needs a calibration
 //   million   4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, one codebook per subspace, not transformed; needs a calibration
 //   innerq    b<bits>-channel32-sym for keys, b<bits>-token32-sym for values: 2, 3, 4 (4 with groups of 64); 2h, 3h are hybrid; a
 //             calibration adds the channel norm (smooth); window 96 + 32 sinks
@@ -117,7 +119,7 @@ struct Scheme {
     TransformSpec key_transform{.automatic = true};
     TransformSpec value_transform{.automatic = true};
     Norm norm = Norm::automatic;
-    Scope scope = Scope::head;
+    Scope scope = Scope::layer;
     WindowSpec window;
     Prefill prefill = Prefill::windowed;
     Encode encode = Encode::automatic;
@@ -147,8 +149,8 @@ std::string to_string(const Scheme& scheme);
 /// Every part spelled out, `auto` included. Parses back to the same scheme.
 std::string to_long_string(const Scheme& scheme);
 
-/// Replaces every `automatic` part by the family's choice. vecinfer data-free: keys and values hadamard, norm vector, scope layer
-/// (one universal codebook), encode unbiased; calibrated: keys center+smooth-opt+hadamard, values hadamard, norm vector, encode
+/// Replaces every `automatic` part by the family's choice. vecinfer data-free: keys and values hadamard, norm vector, one
+/// universal codebook, encode unbiased; calibrated: keys center+smooth-opt+hadamard, values hadamard, norm vector, encode
 /// shaped, which measured best (docs/results/quality.md). An error if a part that was spelled out cannot be had without a
 /// calibration (kt with smooth, norm=none, scope=subspace, encode=shaped). Idempotent.
 Result<Scheme> resolve(const Scheme& scheme, bool calibrated);

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "bit_search.h"
 #include "capture.h"
 #include "model_session.h"
 #include "vecinfer/calibrate.h"
@@ -35,6 +37,9 @@ struct Options {
     int positions = 8192;
     std::uint64_t seed = 0;
     int threads = 2;
+    double target_bits = 0;  // 0: the scheme's widths everywhere
+    std::vector<std::string> widths;
+    int measure_chunks = 2;
     bool json = false;
 };
 
@@ -78,13 +83,75 @@ void observe(void* user_data, const vecinfer_capture* c) {
     }
 }
 
-Status calibrate(const Options& options) {
+// The codecs of the family that have these widths, narrowest first.
+Result<std::vector<vecinfer::CodecSpec>> candidates(const std::string& family, const std::vector<std::string>& widths) {
+    std::vector<vecinfer::CodecSpec> specs;
+    for (const std::string& width : widths) {
+        const Result<Scheme> scheme = vecinfer::parse_scheme(fmt::format("{}:k{}v{}", family, width, width));
+        if (!scheme.ok()) {
+            return Status{scheme.status().code(), fmt::format("widths: {}", scheme.status().message())};
+        }
+        specs.push_back(scheme->key);
+    }
+    std::sort(specs.begin(), specs.end(),
+              [](const auto& a, const auto& b) { return a.code_bits * b.sub_dim < b.code_bits * a.sub_dim; });
+    return specs;
+}
+
+// What stands behind the chunks of the calibration, or their last ones if the text ends there.
+std::vector<llama_token> held_out(const std::vector<llama_token>& tokens, const Options& options, int chunks) {
+    const auto ctx = static_cast<std::size_t>(options.ctx);
+    const std::size_t wanted = std::min(static_cast<std::size_t>(options.measure_chunks) * ctx, tokens.size() / ctx * ctx);
+    const std::size_t begin = std::min(static_cast<std::size_t>(chunks) * ctx, tokens.size() / ctx * ctx - wanted);
+    return {tokens.begin() + static_cast<std::ptrdiff_t>(begin), tokens.begin() + static_cast<std::ptrdiff_t>(begin + wanted)};
+}
+
+nlohmann::ordered_json report_of(const vecinfer::plugin::BitSearchResult& bits,
+                                 const vecinfer::plugin::BitSearchOptions& search) {
+    const auto width = [&](int choice) {
+        const vecinfer::CodecSpec& spec = search.candidates[choice];
+        return static_cast<double>(spec.code_bits) / spec.sub_dim;
+    };
+    nlohmann::ordered_json layers = nlohmann::json::array();
+    for (std::size_t i = 0; i < bits.costs.size(); ++i) {
+        layers.push_back({{"layer", bits.costs[i].shape.layer},
+                          {"key_cost", bits.costs[i].key},
+                          {"value_cost", bits.costs[i].value},
+                          {"key_width", width(bits.choices[i].key)},
+                          {"value_width", width(bits.choices[i].value)}});
+    }
+    return {{"target_bits", search.target_bits},
+            {"code_bits", bits.code_bits},
+            {"kld", bits.kld},
+            {"measured_tokens", search.tokens.size() / 2},
+            {"layers", layers}};
+}
+
+Status observe_text(const ModelSession& session, const std::vector<llama_token>& tokens, const Options& options, int chunks,
+                    Calibrator& calibrator, Progress& progress) {
+    Observer observer{&calibrator, {}};
+    if (Status status = session.set_capture(observe, &observer); !status.ok()) {
+        return status;
+    }
+    const Status status = session.run_chunks(tokens, options.ctx, chunks, options.positions, [&](int chunk) {
+        progress("reading text", (chunk + 1.0) / chunks);
+        return observer.status;
+    });
+    const Status stopped = session.set_capture(nullptr, nullptr);
+    return status.ok() ? stopped : status;
+}
+
+Status calibrate(Options options) {
     Result<Scheme> scheme = vecinfer::parse_scheme(options.scheme);
     if (scheme.ok()) {
         scheme = vecinfer::resolve(scheme.value(), true);
     }
     if (!scheme.ok()) {
         return scheme.status();
+    }
+    Result<std::vector<vecinfer::CodecSpec>> specs = candidates(scheme->family, options.widths);
+    if (!specs.ok()) {
+        return specs.status();
     }
     Result<vecinfer::ModelInfo> info = vecinfer::read_model_info(options.model);
     if (!info.ok()) {
@@ -122,49 +189,59 @@ Status calibrate(const Options& options) {
     if (!calibrator.ok()) {
         return calibrator.status();
     }
-    Observer observer{&calibrator.value(), {}};
     Progress progress;
-    if (Status status = session->set_capture(observe, &observer); !status.ok()) {
-        return status;
-    }
-    Status status = session->run_chunks(tokens, options.ctx, chunks, options.positions, [&](int chunk) {
-        progress("reading text", (chunk + 1.0) / chunks);
-        return observer.status;
-    });
-    if (const Status stopped = session->set_capture(nullptr, nullptr); status.ok()) {
-        status = stopped;
-    }
-    if (!status.ok()) {
+    if (Status status = observe_text(session.value(), tokens, options, chunks, calibrator.value(), progress); !status.ok()) {
         return status;
     }
 
-    Result<std::vector<vecinfer::LayerCalibration>> layers = calibrator->finish([&](double share) {
-        progress("training codebooks", share);
-        return true;
-    });
-    if (!layers.ok()) {
-        return layers.status();
-    }
-    progress("training codebooks", 1);
     vecinfer::Sidecar sidecar;
     sidecar.scheme = scheme.value();
     sidecar.model = info->identity;
     sidecar.model.rope = session->rope_name();
     sidecar.facts = {vecinfer::hash64(std::as_bytes(std::span(text.value()))), calibrator->tokens(), options.seed,
                      fmt::format("vecinfer {}", vecinfer::version())};
-    sidecar.layers = std::move(layers).value();
-    if (status = vecinfer::save_sidecar(sidecar, options.out); !status.ok()) {
+    nlohmann::ordered_json report;
+    if (options.target_bits > 0) {
+        const vecinfer::plugin::BitSearchOptions search{.target_bits = options.target_bits,
+                                                        .candidates = specs.value(),
+                                                        .ctx = options.ctx,
+                                                        .tokens = held_out(tokens, options, chunks)};
+        const Result<vecinfer::plugin::BitSearchResult> bits =
+            vecinfer::plugin::search_bits(session.value(), calibrator.value(), search, sidecar, std::ref(progress));
+        if (!bits.ok()) {
+            return bits.status();
+        }
+        report = report_of(bits.value(), search);
+    } else {
+        Result<std::vector<vecinfer::LayerCalibration>> layers = calibrator->finish([&](double share) {
+            progress("training codebooks", share);
+            return true;
+        });
+        if (!layers.ok()) {
+            return layers.status();
+        }
+        progress("training codebooks", 1);
+        sidecar.layers = std::move(layers).value();
+    }
+    if (const Status status = vecinfer::save_sidecar(sidecar, options.out); !status.ok()) {
         return status;
     }
     if (options.json) {
-        std::cout << nlohmann::json{{"sidecar", options.out},          {"scheme", vecinfer::to_string(sidecar.scheme)},
-                                    {"tokens", sidecar.facts.tokens},  {"chunks", chunks},
-                                    {"layers", sidecar.layers.size()}, {"seed", options.seed}}
-                         .dump()
-                  << '\n';
+        nlohmann::ordered_json all = {{"sidecar", options.out},          {"scheme", vecinfer::to_string(sidecar.scheme)},
+                                      {"tokens", sidecar.facts.tokens},  {"chunks", chunks},
+                                      {"layers", sidecar.layers.size()}, {"seed", options.seed}};
+        if (!report.is_null()) {
+            all["bits"] = report;
+        }
+        std::cout << all.dump() << '\n';
     } else {
         fmt::print(stderr, "vecinfer: wrote {} ({}, {} tokens, {} layers)\n", options.out, vecinfer::to_string(sidecar.scheme),
                    sidecar.facts.tokens, sidecar.layers.size());
+        if (!report.is_null()) {
+            fmt::print(stderr, "vecinfer: {:.3f} code bits per value of {:g} allowed; KL divergence {:.4f}, on {} tokens\n",
+                       report["code_bits"].get<double>(), options.target_bits, report["kld"].get<double>(),
+                       report["measured_tokens"].get<std::size_t>());
+        }
     }
     return {};
 }
@@ -183,6 +260,9 @@ int main(int argc, char** argv) {
     app.add_option("--positions", options.positions, "Chunks stand at positions below this")->check(CLI::Range(16, 1 << 30));
     app.add_option("--seed", options.seed, "Seed");
     app.add_option("--threads", options.threads, "Threads")->check(CLI::PositiveNumber);
+    app.add_option("--target-bits", options.target_bits, "Choose widths per layer under this mean of code bits per value");
+    app.add_option("--widths", options.widths, "Widths to choose from")->delimiter(',');
+    app.add_option("--measure-chunks", options.measure_chunks, "Chunks to measure widths on")->check(CLI::PositiveNumber);
     app.add_flag("--json", options.json, "Report as JSON on stdout");
     CLI11_PARSE(app, argc, argv);
     const Status status = calibrate(options);

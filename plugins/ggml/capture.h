@@ -1,5 +1,6 @@
-// Calibration's view of a running model: the keys, values and queries of every batch, as attention sees them.
-// The C contract below is reached through ggml_backend_reg_get_proc_address(reg, "vecinfer_set_capture").
+// What helper programs may ask of the loaded plugin, reached through ggml_backend_reg_get_proc_address(reg, "<name>"):
+// vecinfer_set_capture shows the keys, values and queries of every batch, as attention sees them; vecinfer_configure reads the
+// environment again.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,10 @@ struct vecinfer_capture {
 /// Called from one thread at a time while a graph runs. Only with VECINFER_SCHEME=f16.
 typedef void (*vecinfer_capture_fn)(void* user_data, const vecinfer_capture* capture);
 typedef void (*vecinfer_set_capture_fn)(vecinfer_capture_fn fn, void* user_data);
+
+/// Only while no context exists that uses the device. False, with the reason on stderr, if the environment is wrong; then every
+/// allocation is refused.
+typedef bool (*vecinfer_configure_fn)(void);
 }
 
 namespace vecinfer::plugin {

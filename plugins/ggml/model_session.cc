@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <numeric>
@@ -37,21 +38,47 @@ Result<ModelSession> ModelSession::open(const SessionOptions& options) {
     if (session.model_ == nullptr) {
         return Status(ErrorCode::corrupt_data, fmt::format("model: llama.cpp cannot load {}", options.model));
     }
-    llama_context_params params = llama_context_default_params();
-    params.n_ctx = static_cast<std::uint32_t>(options.ctx);
-    params.n_batch = static_cast<std::uint32_t>(options.ctx);
-    params.n_ubatch = static_cast<std::uint32_t>(std::min(options.ubatch, options.ctx));
-    params.n_threads = options.threads;
-    params.n_threads_batch = options.threads;
-    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    params.type_k = options.cache_type;
-    params.type_v = options.cache_type;
-    params.swa_full = true;  // or a rollback would find cells of the sliding window overwritten
-    session.context_.reset(llama_init_from_model(session.model_.get(), params));
-    if (session.context_ == nullptr) {
-        return Status(ErrorCode::unsupported, "llama.cpp cannot make a context for this model with flash attention");
+    session.options_ = options;
+    if (Status status = session.make_context(); !status.ok()) {
+        return status;
     }
     return session;
+}
+
+Status ModelSession::make_context() {
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = static_cast<std::uint32_t>(options_.ctx);
+    params.n_batch = static_cast<std::uint32_t>(options_.ctx);
+    params.n_ubatch = static_cast<std::uint32_t>(std::min(options_.ubatch, options_.ctx));
+    params.n_threads = options_.threads;
+    params.n_threads_batch = options_.threads;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    params.type_k = options_.cache_type;
+    params.type_v = options_.cache_type;
+    params.swa_full = true;  // or a rollback would find cells of the sliding window overwritten
+    context_.reset(llama_init_from_model(model_.get(), params));
+    if (context_ == nullptr) {
+        return {ErrorCode::unsupported, "llama.cpp cannot make a context for this model with flash attention"};
+    }
+    return {};
+}
+
+void* ModelSession::plugin_proc(const char* name) const {
+    return plugin_ == nullptr ? nullptr : ggml_backend_reg_get_proc_address(plugin_, name);
+}
+
+Status ModelSession::renew(const std::string& scheme, const std::string& codebooks) {
+    const auto configure = reinterpret_cast<vecinfer_configure_fn>(plugin_proc("vecinfer_configure"));
+    if (configure == nullptr) {
+        return {ErrorCode::mismatch, "the loaded plugin is of another version: it cannot be configured again"};
+    }
+    context_.reset();
+    setenv("VECINFER_SCHEME", scheme.c_str(), 1);
+    setenv("VECINFER_CODEBOOKS", codebooks.c_str(), 1);
+    if (!configure()) {
+        return argument_error("scheme", scheme, "one that the plugin takes (its message is above)");
+    }
+    return make_context();
 }
 
 std::string ModelSession::rope_name() const {
@@ -84,10 +111,7 @@ std::string ModelSession::text_of(llama_token token) const {
 }
 
 Status ModelSession::set_capture(vecinfer_capture_fn fn, void* user_data) const {
-    const auto set =
-        plugin_ == nullptr
-            ? nullptr
-            : reinterpret_cast<vecinfer_set_capture_fn>(ggml_backend_reg_get_proc_address(plugin_, "vecinfer_set_capture"));
+    const auto set = reinterpret_cast<vecinfer_set_capture_fn>(plugin_proc("vecinfer_set_capture"));
     if (set == nullptr) {
         return {ErrorCode::mismatch, "the loaded plugin is of another version: it cannot capture"};
     }

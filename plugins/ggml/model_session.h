@@ -38,6 +38,10 @@ public:
     /// Sends captures to `fn` until it is called with null. Error if the plugin is not loaded or cannot.
     Status set_capture(vecinfer_capture_fn fn, void* user_data) const;
 
+    /// Replaces the context by one whose cache is what VECINFER_SCHEME and VECINFER_CODEBOOKS say now. Error if the plugin is not
+    /// loaded or refuses.
+    Status renew(const std::string& scheme, const std::string& codebooks);
+
     /// Every chunk of ctx tokens is its own sequence, starting with the model's BOS token if it wants one. `after_chunk` may stop
     /// the run. RoPE scores depend on distances alone, so a chunk may stand anywhere: they start at positions spread over
     /// [0, positions - ctx], denser at its start, and show the keys of long texts at the price of short ones.
@@ -49,6 +53,10 @@ private:
         void operator()(llama_model* m) const { llama_model_free(m); }
         void operator()(llama_context* c) const { llama_free(c); }
     };
+    Status make_context();
+    void* plugin_proc(const char* name) const;
+
+    SessionOptions options_;
     ggml_backend_reg_t plugin_ = nullptr;
     std::unique_ptr<llama_model, Freed> model_;
     std::unique_ptr<llama_context, Freed> context_;

@@ -34,20 +34,34 @@ void report_error(const std::string& message) {
     }
 }
 
+namespace {
+
+Plugin configured() {
+    Plugin made;
+    Result<Config> config = read_config();
+    made.config_status = config.status();
+    if (config.ok()) {
+        made.config = std::move(config).value();
+    }
+    return made;
+}
+
+}  // namespace
+
 Plugin& plugin() {
-    static Plugin p = [] {
-        Plugin made;
-        Result<Config> config = read_config();
-        made.config_status = config.status();
-        if (config.ok()) {
-            made.config = std::move(config).value();
-        }
-        return made;
-    }();
+    static Plugin p = configured();
     return p;
 }
 
 namespace {
+
+bool configure() {
+    plugin() = configured();
+    if (!plugin().config_status.ok()) {
+        report_error(plugin().config_status.message());
+    }
+    return plugin().config_status.ok();
+}
 
 // Version strings can lie (local builds say "unknown"), so the numbering of the operations that matter is probed as well.
 std::string version_problem() {
@@ -95,6 +109,7 @@ void* proc_address(ggml_backend_reg_t, const char* name) {
         {"ggml_backend_cpu_set_threadpool", reinterpret_cast<void*>(set_threadpool)},
         {"ggml_backend_dev_get_extra_bufts", reinterpret_cast<void*>(extra_buffer_types)},
         {"vecinfer_set_capture", reinterpret_cast<void*>(set_capture)},
+        {"vecinfer_configure", reinterpret_cast<void*>(configure)},
     };
     for (const auto& [key, fn] : procs) {
         if (std::strcmp(key, name) == 0) {

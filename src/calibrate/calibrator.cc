@@ -392,12 +392,28 @@ Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& res
     return books;
 }
 
-Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<bool(double)>& progress) {
+Result<std::vector<LayerCalibration>> Calibrator::finish(const std::function<bool(double)>& progress) const {
+    return train(state_->options.scheme, progress);
+}
+
+Result<std::vector<LayerCalibration>> Calibrator::finish_with(const CodecSpec& key, const CodecSpec& value,
+                                                              const std::function<bool(double)>& progress) const {
+    Scheme scheme = state_->options.scheme;
+    scheme.key = key;
+    scheme.value = value;
+    scheme.layers.clear();
+    if (Status status = validate(scheme); !status.ok()) {
+        return status;
+    }
+    return train(scheme, progress);
+}
+
+Result<std::vector<LayerCalibration>> Calibrator::train(const Scheme& whole, const std::function<bool(double)>& progress) const {
     std::vector<LayerCalibration> result;
     double done = 0;
     const double total = 2.0 * static_cast<double>(state_->layers.size());
     for (const auto& [index, layer] : state_->layers) {
-        const Scheme scheme = scheme_of_layer(state_->options.scheme, index);
+        const Scheme scheme = scheme_of_layer(whole, index);
         if (scheme.is_f16()) {
             done += 2;
             continue;

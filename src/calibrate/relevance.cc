@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codec/f16.h"
+
 namespace vecinfer {
 
 namespace {
@@ -100,7 +102,7 @@ std::vector<float> shaping_directions(const std::vector<Eigen::MatrixXd>& query_
         for (int r = 0; r < rank; ++r) {
             const double gain = std::sqrt(std::max(eigen.eigenvalues()[dim - 1 - r] - rest, 0.0) / (rest + kRidge));
             for (int d = 0; d < dim; ++d) {
-                out.push_back(static_cast<float>(gain * eigen.eigenvectors()(d, dim - 1 - r)));
+                out.push_back(f16_to_f32(f32_to_f16(static_cast<float>(gain * eigen.eigenvectors()(d, dim - 1 - r)))));
             }
         }
     }

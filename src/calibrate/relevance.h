@@ -36,7 +36,8 @@ private:
 };
 
 /// Directions for RowCodec's noise shaping, layout (num_heads, rank, head_dim): the strongest of each head's query moments, taken
-/// into code space by its transform, in units of the mean of the rest and a ridge. rank is shaping_rank(head_dim).
+/// into code space by its transform, in units of the mean of the rest and a ridge, rounded to f16. rank is
+/// shaping_rank(head_dim).
 std::vector<float> shaping_directions(const std::vector<Eigen::MatrixXd>& query_moments,
                                       const std::vector<HeadTransform>& transforms);
 

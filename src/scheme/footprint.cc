@@ -99,7 +99,7 @@ Totals sum_layers(const Scheme& scheme, std::span<const LayerShape> layers, std:
                                  per_channel * shape.head_dim_v * at.value_transform.center +
                                  per_channel * shape.head_dim_k * shape.head_dim_k * at.key_transform.full +
                                  per_channel * shape.head_dim_v * shape.head_dim_v * at.value_transform.full +
-                                 per_channel * shape.head_dim_k * (shapes_keys(at) ? shaping_rank(shape.head_dim_k) : 0);
+                                 (shapes_keys(at) ? per_channel / 2 * shape.head_dim_k * shaping_rank(shape.head_dim_k) : 0);
     }
     return totals;
 }

@@ -233,7 +233,7 @@ std::uint64_t load_integer(const std::byte* bytes, std::size_t size, bool sign) 
 std::size_t tensor_element_size(std::uint32_t type) noexcept {
     switch (type) {
         case kTensorF32: return 4;
-        case 1: return 2;  // f16
+        case kTensorF16: return 2;
         case kTensorI8: return 1;
         case 25: return 2;  // i16
         case 26: return 4;  // i32

@@ -21,6 +21,7 @@ enum class ValueType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean,
 
 /// Tensor types of ggml that are read or written here, by their number in the file.
 inline constexpr std::uint32_t kTensorF32 = 0;
+inline constexpr std::uint32_t kTensorF16 = 1;
 inline constexpr std::uint32_t kTensorI8 = 24;
 
 /// Bytes per element of a plain tensor type; 0 for block-quantized or unknown types.

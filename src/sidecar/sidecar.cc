@@ -11,7 +11,7 @@
 //   blk.<index>.k.smooth        F32 (head_dim_k, num_kv_heads), only if the scheme smooths
 //   blk.<index>.[kv].center     F32 (head_dim, num_kv_heads), only if that side is centered
 //   blk.<index>.[kv].matrix     F32 (head_dim, head_dim, num_kv_heads), row-major, only with full
-//   blk.<index>.k.shaping       F32 (head_dim_k, rank, num_kv_heads), only with encode=shaped
+//   blk.<index>.k.shaping       F16 (head_dim_k, rank, num_kv_heads), only with encode=shaped
 //   blk.<index>.[kv].centroids  I8 (sub_dim, num_centroids, codebooks), only of vq codecs, as the scales
 //   blk.<index>.[kv].scale      F32 (codebooks)
 // Readers ignore keys and tensors that they do not know, so additions do not need a new version.
@@ -21,6 +21,7 @@
 
 #include <cstring>
 
+#include "codec/f16.h"
 #include "scheme/spelling.h"
 #include "sidecar/check_sidecar.h"
 #include "sidecar/gguf_reader.h"
@@ -233,8 +234,11 @@ Status read_layers(Reader& reader, Sidecar& out) {
         layer.value_matrix = read_matrix(scheme.value_transform.full, 'v', shape.head_dim_v);
         if (shapes_keys(scheme)) {
             const std::string name = fmt::format("blk.{}.k.shaping", shape.layer);
-            layer.key_shaping = reader.tensor<float>(
-                name, gguf::kTensorF32, {static_cast<std::uint64_t>(shape.head_dim_k), reader.second_dimension(name), heads});
+            for (const std::uint16_t half : reader.tensor<std::uint16_t>(
+                     name, gguf::kTensorF16,
+                     {static_cast<std::uint64_t>(shape.head_dim_k), reader.second_dimension(name), heads})) {
+                layer.key_shaping.push_back(f16_to_f32(half));
+            }
         }
         const auto books = [&](const CodecSpec& spec, int head_dim) {
             return codebook_count(spec, scheme.scope, shape.num_kv_heads, head_dim);
@@ -320,8 +324,12 @@ void add_layers(gguf::Writer& writer, const std::vector<LayerCalibration>& layer
             const auto dim = static_cast<std::uint64_t>(layer.shape.head_dim_k);
             const auto heads = static_cast<std::uint64_t>(layer.shape.num_kv_heads);
             const std::uint64_t dims[] = {dim, layer.key_shaping.size() / (dim * heads), heads};
-            writer.add_tensor(fmt::format("blk.{}.k.shaping", layer.shape.layer), dims, gguf::kTensorF32,
-                              std::as_bytes(std::span(layer.key_shaping)));
+            std::vector<std::uint16_t> halves;
+            for (const float u : layer.key_shaping) {
+                halves.push_back(f32_to_f16(u));
+            }
+            writer.add_tensor(fmt::format("blk.{}.k.shaping", layer.shape.layer), dims, gguf::kTensorF16,
+                              std::as_bytes(std::span(halves)));
         }
         add_codebooks(writer, layer.shape.layer, 'k', layer.key_codebooks);
         add_codebooks(writer, layer.shape.layer, 'v', layer.value_codebooks);

@@ -9,6 +9,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 class CalibrateTest : public CliTest {
@@ -31,6 +32,27 @@ protected:
         EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     }
 };
+
+TEST_F(CalibrateTest, TargetBitsAreHandedOnWithTheirWidths) {
+    const CommandResult result = vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt", "--target-bits", "2.25",
+                                           "--widths", "1,2,2.5,4", "--measure-chunks", "3", "--dry-run"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("--target-bits 2.25 --widths 1,2,2.5,4 --measure-chunks 3"));
+    EXPECT_THAT(vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt", "--dry-run"}).out, Not(HasSubstr("--widths")));
+}
+
+TEST_F(CalibrateTest, ImpossibleTargetBits) {
+    const auto fails = [&](const std::vector<std::string>& options, const std::string& message) {
+        std::vector<std::string> arguments = {"-m", "my model.gguf", "-f", "text.txt"};
+        arguments.insert(arguments.end(), options.begin(), options.end());
+        expect_failure(arguments, 2, message);
+    };
+    fails({"--target-bits", "4.5"}, "--target-bits: got 4.5, expected 1 to 4, as the widths 1,2,4 allow");
+    fails({"--target-bits", "1.5", "--widths", "2,4"}, "--target-bits: got 1.5, expected 2 to 4");
+    fails({"--target-bits", "2.5", "--widths", "2,7"}, "--widths: scheme: width: got 7");
+    fails({"--target-bits", "2.5", "--scheme", "vecinfer:k2v2,layers=0:f16"}, "one without layers=");
+    fails({"--target-bits", "2.5", "--widths", "3,4", "--scheme", "innerq:k3v3"}, "widths of a family with codebooks");
+}
 
 TEST_F(CalibrateTest, HandsEverythingToTheHelper) {
     const CommandResult result = vecinfer({"calibrate",

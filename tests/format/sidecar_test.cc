@@ -243,7 +243,7 @@ TEST(Sidecar, SchemesThatCanShareASidecar) {
     for (const char* wanted :
          {"vecinfer:k4v2", "vecinfer:k2v2,kt=hadamard", "vecinfer:k2v2,kt=smooth+hadamard",
           "vecinfer:k2v2,kt=center+smooth+hadamard", "vecinfer:k2v2,kt=center+full", "vecinfer:k2v2,vt=center+hadamard",
-          "vecinfer:k2v2,encode=nearest", "vecinfer:k2v2,scope=layer", "vecinfer:k2v2,norm=none", "f16"}) {
+          "vecinfer:k2v2,encode=nearest", "vecinfer:k2v2,scope=head", "vecinfer:k2v2,norm=none", "f16"}) {
         const Status status = check("vecinfer:k2v2", wanted);
         EXPECT_EQ(status.code(), ErrorCode::mismatch) << wanted;
     }

@@ -94,15 +94,16 @@ def complete(model, prompt, tokens=16, *options, scheme=None, codebooks="none", 
     return run(command, environment(scheme, codebooks, plugin), memory_limit)
 
 
-def sidecar_for(model, name, scheme="vecinfer:k2v2", chunks=2):
-    """A small calibrated sidecar, kept as long as it is newer than the plugin."""
-    path = work_folder() / f"{name}.{scheme.replace(':', '.')}.{chunks}.gguf"
+def sidecar_for(model, name, scheme="vecinfer:k2v2", chunks=2, *options):
+    """A small calibrated sidecar, kept as long as it is newer than the plugin; what the helper says of it is beside it."""
+    path = work_folder() / f"{'.'.join([name, scheme.replace(':', '.'), str(chunks), *options])}.gguf"
     plugin = setting("VECINFER_PLUGIN")
     if not path.exists() or path.stat().st_mtime < plugin.stat().st_mtime:
         made = run([str(setting("VECINFER_CALIBRATE")), "--model", model, "--text", str(setting("VECINFER_TEST_TEXT")), "--out", str(path),
-                    "--chunks", str(chunks), "--ctx", "64", "--scheme", scheme, "--threads", "2"], environment())
+                    "--chunks", str(chunks), "--ctx", "64", "--scheme", scheme, "--threads", "2", "--json", *options], environment())
         if made.code != 0:
             raise AssertionError(f"vecinfer-calibrate failed: {made.log}")
+        path.with_suffix(".json").write_text(made.text)
     return path
 
 

@@ -77,6 +77,26 @@ class Compressed(PluginTest):
         self.succeeded(outcome)
         self.assertIn("Paris", outcome.text)
 
+    def test_widths_chosen_by_measurement(self):
+        sidecar = sidecar_for(smollm2(), "smollm2", "vecinfer:k2v2", 2, "--target-bits", "2.25", "--widths", "4,2", "--measure-chunks", "1")
+        report = json.loads(sidecar.with_suffix(".json").read_text())
+        bits = report["bits"]
+        self.assertLessEqual(bits["code_bits"], 2.25)
+        self.assertGreater(bits["code_bits"], 2.2)
+        self.assertEqual(len(bits["layers"]), 30)
+        widths = [layer[side] for layer in bits["layers"] for side in ("key_width", "value_width")]
+        self.assertEqual(sum(widths) / len(widths), bits["code_bits"])
+        # A side is worth two more bits where two bits cost most; no layer kept at 2 may cost more than one raised to 4.
+        costs = [(layer[f"{side}_cost"][0], layer[f"{side}_width"]) for layer in bits["layers"] for side in ("key", "value")]
+        self.assertGreaterEqual(min(c for c, w in costs if w == 4), max(c for c, w in costs if w == 2))
+        mixed = complete(smollm2(), PROMPT, scheme=report["scheme"], codebooks=sidecar)
+        self.succeeded(mixed)
+        self.assertIn("Paris", mixed.text)
+        two = complete(smollm2(), PROMPT, 1, scheme="vecinfer:k2v2").kv_mib("VecInfer")
+        four = complete(smollm2(), PROMPT, 1, scheme="vecinfer:k4v4").kv_mib("VecInfer")
+        self.assertGreater(mixed.kv_mib("VecInfer"), two)
+        self.assertLess(mixed.kv_mib("VecInfer"), (two + four) / 2)
+
     def perplexity(self, scheme):
         outcome = run([tool("llama-perplexity"), "-m", smollm2(), "-f", str(setting("VECINFER_TEST_TEXT")), "-c", "512", "--chunks", "1",
                        "-t", "2", "-dev", "VecInfer"], environment(scheme))

@@ -28,61 +28,63 @@ struct Spelling {
 const Spelling kSpellings[] = {
     {"f16", "f16", "f16"},
     {"vecinfer", "vecinfer:k2v2",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2", "vecinfer:k2v2",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k4v2,recent=64,sink=0", "vecinfer:k4v2,recent=64,sink=0",
-     "vecinfer:k=d2b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed,encode=auto"},
+     "vecinfer:k=d2b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=64,sink=0,prefill=windowed,encode=auto"},
     {"vecinfer:k1.5v1", "vecinfer:k1.5v1",
-     "vecinfer:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "vecinfer:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k3v1.5,encode=unbiased,prefill=exact", "vecinfer:k3v1.5,prefill=exact,encode=unbiased",
-     "vecinfer:k=d4b12,v=d8b12,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=exact,encode=unbiased"},
+     "vecinfer:k=d4b12,v=d8b12,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=exact,encode=unbiased"},
     {"vecinfer:sink=4,v=d8b8,k=d2b8,recent=128", "vecinfer:k4v1",
-     "vecinfer:k=d2b8,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "vecinfer:k=d2b8,v=d8b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,prefill=windowed,scope=layer,norm=none,vt=hadamard,kt=smooth",
-     "vecinfer:k2v2,kt=smooth,vt=hadamard,norm=none,scope=layer",
+     "vecinfer:k2v2,kt=smooth,vt=hadamard,norm=none",
      "vecinfer:k=d4b8,v=d4b8,kt=smooth,vt=hadamard,norm=none,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,vt=center+full,kt=center+smooth-opt+hadamard", "vecinfer:k2v2,kt=center+smooth-opt+hadamard,vt=center+full",
-     "vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=center+full,norm=auto,scope=head,recent=128,sink=4,"
+     "vecinfer:k=d4b8,v=d4b8,kt=center+smooth-opt+hadamard,vt=center+full,norm=auto,scope=layer,recent=128,sink=4,"
      "prefill=windowed,encode=auto"},
     {"rotated", "rotated:k3v3",
-     "rotated:k=d1b3,v=d1b3,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "rotated:k=d1b3,v=d1b3,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"rotated:k4v2,sink=0", "rotated:k4v2,sink=0",
-     "rotated:k=d1b4,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed,encode=auto"},
+     "rotated:k=d1b4,v=d1b2,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=0,prefill=windowed,encode=auto"},
     {"rotated:k=d2b8,v=d1b2", "rotated:k=d2b8,v=d1b2",
-     "rotated:k=d2b8,v=d1b2,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto"},
+     "rotated:k=d2b8,v=d1b2,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto"},
+    {"vecinfer-paper:k1.5v1", "vecinfer-paper:k1.5v1",
+     "vecinfer-paper:k=d8b12,v=d8b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=exact,encode=auto"},
     {"million", "million:k2v2",
      "million:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=0,prefill=windowed,encode=auto"},
     {"million:k4v2.5,kt=hadamard,sink=4", "million:k4v2.5,kt=hadamard,sink=4",
      "million:k=d2b8,v=d4b10,kt=hadamard,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,layers=0-1:k4v4/7:f16/28-29:d1b4+d2b8", "vecinfer:k2v2,layers=0-1:k4v4/7:f16/28-29:d1b4+d2b8",
-     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=4,prefill=windowed,encode=auto,"
+     "vecinfer:k=d4b8,v=d4b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=4,prefill=windowed,encode=auto,"
      "layers=0-1:d2b8+d2b8/7:f16/28-29:d1b4+d2b8"},
     {"kivi:layers=3:k4v4,recent=64", "kivi:k2v2,recent=64,layers=3:k4v4",
-     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=0,prefill=windowed,encode="
+     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=layer,recent=64,sink=0,prefill=windowed,encode="
      "auto,"
      "layers=3:b4-token32-asym+b4-channel32-asym"},
     {"kivi", "kivi:k2v2",
-     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=head,recent=128,sink=0,prefill=windowed,encode="
+     "kivi:k=b2-token32-asym,v=b2-channel32-asym,kt=auto,vt=auto,norm=auto,scope=layer,recent=128,sink=0,prefill=windowed,encode="
      "auto"},
     {"kivi:k4v2,recent=32,kt=hadamard", "kivi:k4v2,kt=hadamard,recent=32",
-     "kivi:k=b4-token32-asym,v=b2-channel32-asym,kt=hadamard,vt=auto,norm=auto,scope=head,recent=32,sink=0,prefill=windowed,"
+     "kivi:k=b4-token32-asym,v=b2-channel32-asym,kt=hadamard,vt=auto,norm=auto,scope=layer,recent=32,sink=0,prefill=windowed,"
      "encode=auto"},
     {"innerq", "innerq:k3v3",
-     "innerq:k=b3-channel32-sym,v=b3-token32-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,encode="
+     "innerq:k=b3-channel32-sym,v=b3-token32-sym,kt=auto,vt=auto,norm=auto,scope=layer,recent=96,sink=32,prefill=windowed,encode="
      "auto"},
     {"innerq:k3v2h", "innerq:k3v2h",
-     "innerq:k=b3-channel32-sym,v=b2-token32-hybrid,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,"
+     "innerq:k=b3-channel32-sym,v=b2-token32-hybrid,kt=auto,vt=auto,norm=auto,scope=layer,recent=96,sink=32,prefill=windowed,"
      "encode=auto"},
     {"innerq:k4v4,recent=64", "innerq:k4v4,recent=64",
-     "innerq:k=b4-channel64-sym,v=b4-token64-sym,kt=auto,vt=auto,norm=auto,scope=head,recent=64,sink=32,prefill=windowed,encode="
+     "innerq:k=b4-channel64-sym,v=b4-token64-sym,kt=auto,vt=auto,norm=auto,scope=layer,recent=64,sink=32,prefill=windowed,encode="
      "auto"},
     {"innerq:k=b8-channel128-hybrid,v=d2b8", "innerq:k=b8-channel128-hybrid,v=d2b8",
-     "innerq:k=b8-channel128-hybrid,v=d2b8,kt=auto,vt=auto,norm=auto,scope=head,recent=96,sink=32,prefill=windowed,encode=auto"},
+     "innerq:k=b8-channel128-hybrid,v=d2b8,kt=auto,vt=auto,norm=auto,scope=layer,recent=96,sink=32,prefill=windowed,encode=auto"},
     {"vecinfer:k2.5v3,scope=subspace", "vecinfer:k2.5v3,scope=subspace",
      "vecinfer:k=d4b10,v=d4b12,kt=auto,vt=auto,norm=auto,scope=subspace,recent=128,sink=4,prefill=windowed,encode=auto"},
     {"vecinfer:k2v2,recent=4096,sink=256,kt=none,vt=none,norm=vector,scope=head",
-     "vecinfer:k2v2,kt=none,vt=none,norm=vector,recent=4096,sink=256",
+     "vecinfer:k2v2,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256",
      "vecinfer:k=d4b8,v=d4b8,kt=none,vt=none,norm=vector,scope=head,recent=4096,sink=256,prefill=windowed,encode=auto"},
 };
 
@@ -118,10 +120,13 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         "auto, none, or center, smooth or smooth-opt, hadamard in this order joined by +, or full, or center+full";
     const std::string value_steps = "auto, none, or center, hadamard in this order joined by +, or full, or center+full";
     const std::pair<std::string, std::string> cases[] = {
-        {"", "scheme: family: got nothing, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
-        {"turbo:k2v2", "scheme: family: got turbo, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
-        {"VECINFER", "scheme: family: got VECINFER, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
-        {" vecinfer", "scheme: family: got  vecinfer, expected one of f16, vecinfer, million, innerq, kivi, rotated"},
+        {"", "scheme: family: got nothing, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {"turbo:k2v2",
+         "scheme: family: got turbo, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {"VECINFER",
+         "scheme: family: got VECINFER, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
+        {" vecinfer",
+         "scheme: family: got  vecinfer, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
         {"f16:recent=1", "scheme: f16: got :recent=1, expected no options"},
         {"f16:", "scheme: f16: got :, expected no options"},
         {"vecinfer:", "scheme: widths: got nothing, expected k<width>v<width>, for example k2v2, or option=value"},
@@ -173,8 +178,9 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
          "encode, layers"},
         {"vecinfer:k2v2,k=d4b8", "scheme: k: got a second value, expected it once (the short widths set k and v)"},
         {"vecinfer:sink=1,sink=1", "scheme: sink: got a second value, expected it once (the short widths set k and v)"},
-        {"a\nb\x01" + std::string(60, 'c'), "scheme: family: got a?b?" + std::string(36, 'c') +
-                                                "..., expected one of f16, vecinfer, million, innerq, kivi, rotated"},
+        {"a\nb\x01" + std::string(60, 'c'),
+         "scheme: family: got a?b?" + std::string(36, 'c') +
+             "..., expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
     };
     for (const auto& [text, message] : cases) {
         const Result<Scheme> r = parse_scheme(text);
@@ -265,7 +271,7 @@ TEST(Scheme, ResolveWithCalibration) {
     EXPECT_EQ(s.encode, Encode::shaped);
     EXPECT_EQ(s.value_transform, (TransformSpec{.hadamard = true}));
     EXPECT_EQ(s.norm, Norm::vector);
-    EXPECT_EQ(s.scope, Scope::head);
+    EXPECT_EQ(s.scope, Scope::layer);
     EXPECT_EQ(resolve(s, true).value(), s);
     const Scheme spelled = parsed("vecinfer:k4v2,kt=hadamard,vt=hadamard,norm=none,scope=layer,encode=nearest");
     EXPECT_EQ(resolve(spelled, true).value(), spelled);
@@ -285,6 +291,11 @@ TEST(Scheme, FamiliesResolveToTheirOwnParts) {
     EXPECT_EQ(to_long_string(rotated),
               "rotated:k=d1b2,v=d1b2,kt=hadamard,vt=hadamard,norm=vector,scope=layer,recent=128,sink=4,prefill=windowed,encode="
               "nearest");
+    const Scheme paper = resolve(parsed("vecinfer-paper:k1.5v1"), true).value();
+    EXPECT_EQ(to_long_string(paper),
+              "vecinfer-paper:k=d8b12,v=d8b8,kt=smooth+hadamard,vt=none,norm=none,scope=head,recent=128,sink=0,prefill=exact,"
+              "encode=nearest");
+    EXPECT_FALSE(resolve(parsed("vecinfer-paper"), false).ok()) << "smooth factors come from a calibration";
     const Scheme calibrated = resolve(parsed("rotated"), true).value();
     EXPECT_EQ(calibrated.key_transform, hadamard);
     EXPECT_EQ(calibrated.norm, Norm::vector);
@@ -383,16 +394,28 @@ TEST(Footprint, CountsNormsWindowAndCodebooks) {
     EXPECT_DOUBLE_EQ(f.effective_bits_per_value, 8 * f.total_bytes_per_token / values);
 }
 
+// SmolLM2-135M at its full context, everything that a calibration adds included.
+TEST(Footprint, TwoBitsAreSixAndAHalfTimesSmallerThanF16) {
+    std::vector<LayerShape> layers;
+    for (int i = 0; i < 30; ++i) {
+        layers.push_back({i, 3, 64, 64});
+    }
+    for (const bool calibrated : {false, true}) {
+        const Footprint f = footprint(parsed("vecinfer:k2v2"), layers, 8192, calibrated).value();
+        EXPECT_GE(f.f16_bytes_per_token / f.total_bytes_per_token, 6.5) << (calibrated ? "calibrated" : "data-free");
+    }
+}
+
 TEST(Footprint, CalibratedCodebooksAndMixedWidths) {
     const LayerShape layers[] = {{0, 2, 128, 64}, {5, 1, 128, 64}};
-    const Footprint head = footprint(parsed("vecinfer:k4v1.5"), layers, 1000, true).value();
+    const Footprint head = footprint(parsed("vecinfer:k4v1.5,scope=head"), layers, 1000, true).value();
     EXPECT_EQ(head.codebook_bytes,
-              3 * (256u * 2 + 4 + 4096 * 8 + 4 + (2 + 32) * 4 * 128));  // center, smooth factors and directions of keys
+              3 * (256u * 2 + 4 + 4096 * 8 + 4 + (2 * 4 + 32 * 2) * 128));  // center, smooth factors and directions of keys
     const Footprint full =
-        footprint(parsed("vecinfer:k4v1.5,kt=center+full,vt=center+full,encode=nearest"), layers, 1000, true).value();
+        footprint(parsed("vecinfer:k4v1.5,scope=head,kt=center+full,vt=center+full,encode=nearest"), layers, 1000, true).value();
     EXPECT_EQ(full.codebook_bytes, 3 * (256u * 2 + 4 + 4096 * 8 + 4 + 4 * 128 + 4 * 64 + 4 * 128 * 128 + 4 * 64 * 64));
     EXPECT_DOUBLE_EQ(head.code_bits_per_value, (4.0 * 128 + 1.5 * 64) / 192);
-    const Footprint layer = footprint(parsed("vecinfer:k4v1.5,scope=layer,kt=none,encode=nearest"), layers, 1000, true).value();
+    const Footprint layer = footprint(parsed("vecinfer:k4v1.5,kt=none,encode=nearest"), layers, 1000, true).value();
     EXPECT_EQ(layer.codebook_bytes, 2 * (256u * 2 + 4 + 4096 * 8 + 4));
     const Footprint no_norm = footprint(parsed("vecinfer:k4v2,norm=none,recent=0,sink=0"), layers, 1000, true).value();
     EXPECT_EQ(no_norm.code_bytes_per_token, 3 * (128 / 2 + 64 / 4));
