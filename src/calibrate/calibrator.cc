@@ -15,6 +15,8 @@ namespace vecinfer {
 namespace {
 
 constexpr int kSubspaceIterations = 25;  // as published for product quantization of KV caches
+// Sub-vectors that a codebook is trained on, per centroid; more move it by less than another text would.
+constexpr std::int64_t kSamplesPerCentroid = 256;
 
 // splitmix64: small, and the same everywhere.
 struct Random {
@@ -155,12 +157,13 @@ std::vector<float> smooth_factors(const Reservoir& keys, const TransformSpec& sp
 }
 
 // Sub-vectors of one head in code space, as the codec will see them: transformed, and divided by their norm if the scheme stores
-// norms.
-void append_samples(const Reservoir& reservoir, int head, const HeadTransform& transform, bool norm,
+// norms. `num_rows` of the reservoir's rows, evenly spread.
+void append_samples(const Reservoir& reservoir, std::int64_t num_rows, int head, const HeadTransform& transform, bool norm,
                     std::vector<float>& samples) {
     std::vector<float> x(reservoir.head_dim);
-    for (std::int64_t row = 0; row < reservoir.kept(); ++row) {
-        const std::uint16_t* in = reservoir.rows.data() + row * reservoir.row_dim() + head * reservoir.head_dim;
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+        const std::uint16_t* in =
+            reservoir.rows.data() + row * reservoir.kept() / num_rows * reservoir.row_dim() + head * reservoir.head_dim;
         for (int i = 0; i < reservoir.head_dim; ++i) {
             x[i] = f16_to_f32(in[i]);
         }
@@ -367,8 +370,11 @@ Result<std::vector<Codebook>> Calibrator::State::train_side(const Reservoir& res
         return trained.status();
     };
     std::vector<float> samples;
+    const std::int64_t per_row = static_cast<std::int64_t>(scope == Scope::subspace ? 1 : reservoir.head_dim / spec.sub_dim) *
+                                 (scope == Scope::layer ? reservoir.num_heads : 1);
+    const std::int64_t num_rows = std::min(reservoir.kept(), (kSamplesPerCentroid << spec.code_bits) / per_row + 1);
     for (int head = 0; head < reservoir.num_heads; ++head) {
-        append_samples(reservoir, head, transforms[head], norm, samples);
+        append_samples(reservoir, num_rows, head, transforms[head], norm, samples);
         if (scope == Scope::layer && head + 1 < reservoir.num_heads) {
             continue;
         }
