@@ -224,6 +224,32 @@ std::string problem_of(const std::string& name, const std::string& value) {
     return "";
 }
 
+void examine_helpers(const std::string& tools_dir, Health& health) {
+    struct Helper {
+        std::string_view name;
+        std::string_view needed_by;
+    };
+    constexpr std::array kHelpers = {
+        Helper{kCalibrateHelper, "`vecinfer calibrate` and `vecinfer compare --calibration-text` need"},
+        Helper{kRetrieveHelper, "`vecinfer compare` needs"}, Helper{kInspectHelper, "`vecinfer inspect` needs"},
+        Helper{kBenchKernelsHelper, "`vecinfer bench-kernels` needs"}};
+    for (const Helper& helper : kHelpers) {
+        const Result<fs::path> found = find_helper(helper.name, tools_dir);
+        health.helpers.push_back({std::string(helper.name), found.ok() ? found->string() : ""});
+        if (!found.ok()) {
+            add(health, false, found.status().message(),
+                fmt::format("build the plugin, the helpers come with it; only {} this one", helper.needed_by));
+        }
+    }
+    const Result<fs::path> gnuplot = find_on_path("gnuplot");
+    health.helpers.push_back({"gnuplot", gnuplot.ok() ? gnuplot->string() : ""});
+    if (!gnuplot.ok()) {
+        add(health, false, gnuplot.status().message(),
+            "install it (Debian package gnuplot-nox) if you want pictures in the pages of `vecinfer compare` and `vecinfer "
+            "inspect`");
+    }
+}
+
 void examine_environment(Health& health) {
     constexpr std::array kKnown = {"SCHEME"sv, "CODEBOOKS"sv, "ISA"sv, "TOOLS"sv, "PLUGIN"sv, "QUIET"sv};
     std::vector<std::string> names;
@@ -267,13 +293,7 @@ Health examine(const std::string& tools_dir) {
     }
     examine_tools(tools_dir, health);
     examine_plugin(health);
-    const Result<fs::path> helper = find_helper(kCalibrateHelper, tools_dir);
-    if (helper.ok()) {
-        health.calibrate_helper = helper.value().string();
-    } else {
-        add(health, false, helper.status().message(),
-            "build the plugin, the helper comes with it; only `vecinfer calibrate` needs it");
-    }
+    examine_helpers(tools_dir, health);
     examine_environment(health);
     return health;
 }

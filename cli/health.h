@@ -21,6 +21,12 @@ struct ToolHealth {
     std::string ggml_version;  // from that library's file name
 };
 
+// A helper program of VecInfer, or gnuplot.
+struct HelperHealth {
+    std::string name;
+    std::string path;  // empty: not found
+};
+
 struct VariableHealth {
     std::string name;
     std::string value;
@@ -33,7 +39,7 @@ struct Health {
     std::string plugin;                // empty: not found
     std::string plugin_built_for;      // "<ggml version> (<commit>)", empty: unknown
     std::optional<bool> plugin_loads;  // whether a tool lists its device; nullopt: not tried
-    std::string calibrate_helper;
+    std::vector<HelperHealth> helpers;
     std::vector<VariableHealth> variables;
     std::vector<Problem> problems;
 

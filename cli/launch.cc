@@ -17,6 +17,9 @@ using namespace std::string_view_literals;
 constexpr std::array kModelOptions = {"-m"sv, "--model"sv};
 constexpr std::array kDeviceOptions = {"-dev"sv, "--device"sv};
 constexpr std::array kFlashOptions = {"-fa"sv, "--flash-attn"sv};
+constexpr std::array kFlashOff = {"off"sv, "0"sv, "false"sv, "disabled"sv};
+constexpr std::array kKeyTypeOptions = {"-ctk"sv, "--cache-type-k"sv};
+constexpr std::array kValueTypeOptions = {"-ctv"sv, "--cache-type-v"sv};
 constexpr std::array kLayerOptions = {"-ngl"sv, "--gpu-layers"sv, "--n-gpu-layers"sv};
 constexpr std::array kOffloadOptions = {"-nkvo"sv, "--no-kv-offload"sv};
 // Their values are free text, which may look like an option.
@@ -49,9 +52,34 @@ std::vector<std::size_t> occurrences(std::span<const std::string> arguments, std
     return found;
 }
 
+std::vector<std::string> split_at_commas(const std::string& list) {
+    std::vector<std::string> parts;
+    for (std::size_t begin = 0; begin <= list.size();) {
+        const std::size_t end = std::min(list.find(',', begin), list.size());
+        parts.push_back(list.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return parts;
+}
+
 bool all_in(std::span<const std::string> values, std::span<const std::string_view> wanted) {
     return !values.empty() &&
            std::all_of(values.begin(), values.end(), [&](const std::string& v) { return contains(wanted, v); });
+}
+
+// The values of an option that the tool will use: the last one, or all of all lists.
+std::vector<std::string> values_in_force(const LaunchRequest& request, std::span<const std::string_view> names) {
+    const std::vector<std::string> given = option_values(request.passthrough, names);
+    if (request.value_lists) {
+        std::vector<std::string> all;
+        for (const std::string& list : given) {
+            for (const std::string& value : split_at_commas(list)) {
+                all.push_back(value);
+            }
+        }
+        return all;
+    }
+    return given.empty() ? given : std::vector<std::string>{given.back()};
 }
 
 std::string quoted(const std::string& word) {
@@ -92,11 +120,8 @@ std::vector<std::string> passthrough_models(std::span<const std::string> argumen
     }
     std::vector<std::string> models;
     for (const std::string& value : option_values(arguments, kModelOptions)) {
-        for (std::size_t begin = 0; begin <= value.size();) {
-            const std::size_t end = std::min(value.find(',', begin), value.size());
-            models.push_back(value.substr(begin, end - begin));
-            begin = end + 1;
-        }
+        const std::vector<std::string> parts = split_at_commas(value);
+        models.insert(models.end(), parts.begin(), parts.end());
     }
     return models;
 }
@@ -141,10 +166,6 @@ std::vector<std::string> passthrough_warnings(const LaunchRequest& request) {
         warnings.push_back(
             fmt::format("warning: -dev {} leaves out {}, so the cache will not be compressed", devices.back(), kDevice));
     }
-    const auto flash = option_values(arguments, kFlashOptions);
-    if (all_in(flash, std::array{"off"sv, "0"sv, "false"sv, "disabled"sv})) {
-        warnings.push_back(fmt::format("warning: -fa {}: a compressed cache needs flash attention", flash.back()));
-    }
     const auto layers = option_values(arguments, kLayerOptions);
     if (all_in(layers, std::array{"0"sv})) {
         warnings.push_back("warning: -ngl 0 keeps the cache on the stock CPU device, so it will not be compressed");
@@ -155,6 +176,37 @@ std::vector<std::string> passthrough_warnings(const LaunchRequest& request) {
         warnings.push_back("warning: -nkvo keeps the cache on the stock CPU device, so it will not be compressed");
     }
     return warnings;
+}
+
+Status check_passthrough(const LaunchRequest& request) {
+    if (!request.plugin || request.scheme == "f16" || !passthrough_warnings(request).empty()) {
+        return {};
+    }
+    const auto refused = [&](std::string_view argument, std::string_view got, std::string_view expected) {
+        return argument_error(
+            argument, got, fmt::format("{} with scheme {}; --no-plugin runs the stock tool as it is", expected, request.scheme));
+    };
+    for (const std::string& value : values_in_force(request, kFlashOptions)) {
+        if (contains(kFlashOff, value)) {
+            return refused(kFlashOptions[0], value, "on, as only flash attention reads a compressed cache,");
+        }
+    }
+    for (const auto& [options, variable] :
+         {std::pair(std::span<const std::string_view>(kKeyTypeOptions), "LLAMA_ARG_CACHE_TYPE_K"),
+          {std::span<const std::string_view>(kValueTypeOptions), "LLAMA_ARG_CACHE_TYPE_V"}}) {
+        std::vector<std::string> values = values_in_force(request, options);
+        std::string_view argument = options[0];
+        if (const auto value = environment_value(variable); values.empty() && value && !request.value_lists) {
+            values.push_back(*value);
+            argument = variable;
+        }
+        for (const std::string& value : values) {
+            if (value != "f16") {
+                return refused(argument, value, "f16, which is what the plugin compresses,");
+            }
+        }
+    }
+    return {};
 }
 
 std::string shell_line(const Launch& launch) {
@@ -169,7 +221,8 @@ std::string shell_line(const Launch& launch) {
     }
     std::string line = unset.empty() && set.empty() ? "" : fmt::format("env{}{} ", unset, set);
     for (std::size_t i = 0; i < launch.argv.size(); ++i) {
-        line += (i ? " " : "") + quoted(launch.argv[i]);
+        line += i ? " " : "";
+        line += quoted(launch.argv[i]);
     }
     return line;
 }

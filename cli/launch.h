@@ -25,6 +25,7 @@ struct LaunchRequest {
     std::string flash_attention = "on";              // value of -fa
     std::vector<std::string> defaults;               // further switches that the verb adds
     std::vector<std::string> passthrough;            // what the user gave after "--"
+    bool value_lists = false;                        // the tool runs every value of "0,1" and of repeated options (llama-bench)
 };
 
 struct Launch {
@@ -46,6 +47,10 @@ std::vector<std::string> passthrough_models(std::span<const std::string> argumen
 
 /// One line for everything in the user's arguments that keeps the cache from being compressed.
 std::vector<std::string> passthrough_warnings(const LaunchRequest& request);
+
+/// An error for arguments of the user, or variables of llama.cpp, under which a compressed cache cannot run: flash attention off,
+/// cache types other than f16. ok() if the cache is not compressed anyway.
+Status check_passthrough(const LaunchRequest& request);
 
 /// A line that a POSIX shell runs to the same effect, e.g. `env VECINFER_SCHEME=f16 llama-cli -m 'my model.gguf'`.
 std::string shell_line(const Launch& launch);

@@ -35,9 +35,10 @@ Examples:
   vecinfer info --scheme vecinfer:k4v2 -m model.gguf         what would that cache take?
 
 Schemes: f16 | <family>:k<width>v<width>[,option=value]...
-  families and their widths in bits: vecinfer (and vecinfer-paper) 4, 3, 2.5, 2, 1.5, 1; million 4, 3, 2.5, 2; innerq 4, 3, 2, 3h, 2h; kivi 4, 3, 2; rotated 4, 3, 2
-  options: recent=N and sink=N (tokens in f16), layers=0-1:k4v4/29:f16, prefill=windowed|exact, and for experts kt, vt (transforms),
-  norm, scope, encode=nearest|unbiased|shaped (docs/data_path.md)
+  families and their widths in bits: vecinfer (and vecinfer-paper) 4, 3, 2.5, 2, 1.5, 1; million 4, 3, 2.5, 2;
+  innerq 4, 3, 2, 3h, 2h; kivi 4, 3, 2; rotated 4, 3, 2
+  options: recent=N and sink=N (tokens in f16), layers=0-1:k4v4/29:f16, prefill=windowed|exact, and for experts k, v (codecs),
+  kt, vt (transforms), norm, scope, encode=nearest|unbiased|shaped (docs/data_path.md)
   vecinfer:k2v2 (default)   vecinfer:k4v4   vecinfer:k4v2,recent=256,sink=4
 
 Environment:
@@ -46,7 +47,7 @@ Environment:
   VECINFER_SCHEME     default of --scheme
   VECINFER_CODEBOOKS  default of --codebooks
   VECINFER_ISA        scalar, avx2, avx512 or avx512vbmi: limits the kernels
-  VECINFER_QUIET      1: the plugin prints no line at start
+  VECINFER_QUIET      1: the plugin prints no start line
 
 Exit status: 0 done, 1 failed, 2 wrong command line; the llama.cpp tools' own status otherwise.
 )";

@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "launch.h"
 #include "verb.h"
 
 namespace vecinfer::cli {
@@ -28,6 +29,17 @@ Result<Scheme> default_scheme() {
     return parse_scheme(kDefaultScheme);
 }
 
+Status check_layers_of(const fs::path& model, const Scheme& scheme) {
+    if (model.empty() || scheme.layers.empty()) {
+        return {};
+    }
+    const Result<ModelInfo> info = read_model_info(model);
+    if (!info.ok()) {
+        return Status(info.status().code(), "model: " + info.status().message());
+    }
+    return check_layers(scheme, static_cast<int>(info->identity.layer_hashes.size()));
+}
+
 Status fits_scheme(const Sidecar& sidecar, const fs::path& path, const Scheme& wanted) {
     const Result<Scheme> resolved = resolve(wanted, true);
     if (!resolved.ok()) {
@@ -41,17 +53,22 @@ Status fits_scheme(const Sidecar& sidecar, const fs::path& path, const Scheme& w
     if (fit.ok()) {
         return fit;
     }
-    return Status(ErrorCode::mismatch, fmt::format("codebooks {} were calibrated for scheme {}, which cannot serve {}",
-                                                   path.string(), to_string(sidecar.scheme), to_string(wanted)));
+    return Status(ErrorCode::mismatch, fmt::format("codebooks {} were calibrated for scheme {}, which cannot serve {}: {}",
+                                                   path.string(), to_string(sidecar.scheme), to_string(wanted), fit.message()));
 }
 
-Result<SidecarChoice> data_free(const Scheme& scheme, std::string_view why) {
+Result<SidecarChoice> data_free(const fs::path& model, const Scheme& scheme, std::string_view why) {
     const Result<Scheme> resolved = resolve(scheme, false);
     if (!resolved.ok()) {
-        return Status(resolved.status().code(), fmt::format("{}; scheme {} needs codebooks from `vecinfer calibrate`",
-                                                            resolved.status().message(), to_string(scheme)));
+        const std::string spelling = to_string(scheme);
+        const Launch remedy{.argv = {"vecinfer", "calibrate", "-m", model.empty() ? "MODEL" : model.string(), "-f", "TEXT",
+                                     "--scheme", spelling}};
+        return Status(ErrorCode::mismatch, fmt::format("scheme {} needs a calibration ({}): {}; make one with `{}`", spelling,
+                                                       why, resolved.status().message(), shell_line(remedy)));
     }
-    return SidecarChoice{scheme, std::nullopt, fmt::format("scheme {}, data-free codebooks ({})", to_string(scheme), why)};
+    return SidecarChoice{scheme, std::nullopt,
+                         fmt::format("scheme {}, {} ({})", to_string(scheme),
+                                     learns(resolved.value()) ? "data-free codebooks" : "not calibrated", why)};
 }
 
 Result<SidecarChoice> with_sidecar(const Scheme& scheme, const fs::path& path) {
@@ -129,7 +146,7 @@ std::vector<fs::path> candidates_beside(const fs::path& model) {
 Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme) {
     const std::vector<fs::path> candidates = candidates_beside(model);
     if (candidates.empty()) {
-        return data_free(scheme, fmt::format("no {} beside the model", default_sidecar(model).filename().string()));
+        return data_free(model, scheme, fmt::format("no {} beside the model", default_sidecar(model).filename().string()));
     }
     const Result<ModelInfo> info = read_model_info(model);
     if (!info.ok()) {
@@ -156,7 +173,7 @@ Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme
     if (!broken.ok()) {
         return Status(broken.code(), broken.message() + "; --codebooks none goes without");
     }
-    return data_free(scheme, other_scheme);
+    return data_free(model, scheme, other_scheme);
 }
 
 }  // namespace
@@ -241,12 +258,24 @@ Status check_model(const Sidecar& sidecar, const fs::path& sidecar_path, const M
 
 Result<SidecarChoice> choose_sidecar(const fs::path& model, const std::optional<Scheme>& scheme,
                                      const std::optional<std::string>& codebooks) {
-    if (scheme && scheme->is_f16()) {
-        if (codebooks && *codebooks != "none") {
-            return Status(ErrorCode::invalid_argument,
-                          fmt::format("codebooks: got {}, expected none with scheme f16", *codebooks));
+    if (scheme) {
+        if (const Status status = check_layers_of(model, *scheme); !status.ok()) {
+            return status;
         }
-        return SidecarChoice{*scheme, std::nullopt, "scheme f16, nothing is compressed"};
+        const Result<Scheme> calibrated = resolve(*scheme, true);
+        if (!calibrated.ok()) {
+            return calibrated.status();
+        }
+        // Files that lie about, sound or not, are none of its business.
+        if (!learns(calibrated.value())) {
+            if (codebooks && *codebooks != "none") {
+                return argument_error("codebooks", *codebooks,
+                                      fmt::format("none: scheme {} has no use for them", to_string(*scheme)));
+            }
+            return SidecarChoice{*scheme, std::nullopt,
+                                 fmt::format("scheme {}, {}", to_string(*scheme),
+                                             scheme->is_f16() ? "nothing is compressed" : "which needs no codebooks")};
+        }
     }
     if (codebooks && *codebooks != "none") {
         return named_sidecars(model, scheme, *codebooks);
@@ -256,10 +285,10 @@ Result<SidecarChoice> choose_sidecar(const fs::path& model, const std::optional<
         return wanted.status();
     }
     if (codebooks) {
-        return data_free(wanted.value(), "as asked");
+        return data_free(model, wanted.value(), "as asked");
     }
     if (model.empty()) {
-        return data_free(wanted.value(), "no local model file to look beside");
+        return data_free(model, wanted.value(), "no local model file to look beside");
     }
     return sidecar_beside(model, wanted.value());
 }

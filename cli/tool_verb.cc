@@ -8,6 +8,7 @@
 
 #include "launch.h"
 #include "locate.h"
+#include "scheme_option.h"
 #include "sidecar_choice.h"
 
 namespace vecinfer::cli {
@@ -17,7 +18,7 @@ using namespace std::string_view_literals;
 
 struct Options {
     std::string model;
-    std::string scheme;
+    SchemeOption scheme;
     std::string codebooks;
     std::string tools_dir;
     bool no_plugin = false;
@@ -57,18 +58,6 @@ Result<std::vector<std::string>> local_models(const Options& options, const Verb
     return models;
 }
 
-// The scheme asked for, nullopt if none was.
-Result<std::optional<Scheme>> asked_scheme(const Options& options) {
-    if (options.scheme.empty()) {
-        return std::optional<Scheme>();
-    }
-    const Result<Scheme> parsed = parse_scheme(options.scheme);
-    if (!parsed.ok()) {
-        return parsed.status();
-    }
-    return std::optional(parsed.value());
-}
-
 // Sets scheme and codebooks of the request.
 Status set_up_cache(const Options& options, const std::optional<Scheme>& scheme, const std::vector<std::string>& models,
                     LaunchRequest& request) {
@@ -88,6 +77,9 @@ Status set_up_cache(const Options& options, const std::optional<Scheme>& scheme,
     }
     request.scheme = to_string(choice->scheme);
     request.codebooks = choice->path;
+    if (const Status status = check_passthrough(request); !status.ok()) {
+        return status;
+    }
     note(choice->explanation);
     return {};
 }
@@ -98,9 +90,8 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
     Options options;
     CLI::App app{std::string(verb.summary), fmt::format("vecinfer {}", verb.name)};
     app.add_option("-m,--model", options.model, "GGUF model")->type_name("MODEL");
-    CLI::Option* scheme = app.add_option(
-        "-s,--scheme", options.scheme, fmt::format("how the cache is stored (default {}; f16: not compressed)", kDefaultScheme));
-    scheme->type_name("SCHEME");
+    CLI::Option* scheme = options.scheme.add_to(
+        app, fmt::format("how the cache is stored, see `vecinfer --help` (default {}; f16: not compressed)", kDefaultScheme));
     CLI::Option* codebooks =
         app.add_option("--codebooks", options.codebooks,
                        "sidecar of `vecinfer calibrate`, or none for data-free codebooks (default: a fitting one "
@@ -119,22 +110,21 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
     if (parse_args(app, verb.name, call, verb.tool, exit_code) == Parsed::finished) {
         return exit_code;
     }
+    Result<std::optional<Scheme>> scheme_asked = std::optional<Scheme>();
     if (!options.no_plugin) {
-        if (options.scheme.empty()) {
-            options.scheme = environment_value("VECINFER_SCHEME").value_or("");
-        }
+        scheme_asked = options.scheme.asked();
         if (options.codebooks.empty()) {
             options.codebooks = environment_value("VECINFER_CODEBOOKS").value_or("");
         }
     }
-
-    const Result<std::optional<Scheme>> scheme_asked = asked_scheme(options);
     if (!scheme_asked.ok()) {
-        return usage_error(verb.name, scheme_asked.status().message());
+        return scheme_error(scheme_asked.status().message());
     }
     const std::string_view tool = options.chat ? verb.chat_tool : verb.tool;
-    LaunchRequest request{
-        .model = options.model, .flash_attention = std::string(verb.flash_attention), .passthrough = call.passthrough};
+    LaunchRequest request{.model = options.model,
+                          .flash_attention = std::string(verb.flash_attention),
+                          .passthrough = call.passthrough,
+                          .value_lists = verb.many_models};
     const Result<std::vector<std::string>> models = local_models(options, call, verb);
     if (!models.ok()) {
         return report(verb.name, models.status());

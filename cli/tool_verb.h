@@ -14,7 +14,7 @@ struct ToolVerb {
     std::string_view tool;      // e.g. "llama-server"
     std::string_view examples;  // end of the help text
     std::string_view flash_attention = "on";
-    bool many_models = false;         // -m after "--" may name several, comma-separated
+    bool many_models = false;         // options after "--" may list several models or values, comma-separated
     std::string_view chat_tool = {};  // used with --chat; empty: the verb has no --chat
 };
 

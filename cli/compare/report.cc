@@ -6,6 +6,7 @@
 #include "compare/progress.h"
 #include "compare/result.h"
 #include "report/html.h"
+#include "report/page_pictures.h"
 
 namespace vecinfer::cli {
 namespace {
@@ -115,35 +116,23 @@ void add_speed_table(HtmlPage& page, const Json& result) {
 
 std::string compare_report(const Json& result, std::string& missing) {
     HtmlPage page(fmt::format("KV cache schemes on {}", result["model"]["name"].get<std::string>()));
-    missing.clear();
-    const auto add_picture = [&](const std::optional<Picture>& picture, std::string_view caption) {
-        if (!picture || !missing.empty()) {
-            return;
-        }
-        const Result<std::string> svg = draw(*picture);
-        if (svg.ok()) {
-            page.picture(svg.value(), caption);
-        } else {
-            missing = svg.status().message();
-            page.warning(fmt::format("No pictures: {}.", missing));
-        }
-    };
+    PagePictures pictures(page, missing);
     page.paragraph(facts_text(result));
     page.heading("Bits and quality");
-    add_picture(pareto_picture(result),
-                "Lower and further left is better. Open marks: data-free codebooks. Caches that equal f16 are left out.");
+    pictures.add(pareto_picture(result),
+                 "Lower and further left is better. Open marks: data-free codebooks. Caches that equal f16 are left out.");
     add_tables(page, result);
     if (result["settings"]["retrieval"].is_object()) {
         page.heading("Retrieval");
         page.paragraph(
             "Numbers of 5 to 7 digits are hidden in invented text. Rows: how many tokens the model has read; columns: where "
             "the number stood, 0 is the start. A cell counts answers that repeat the number exactly.");
-        add_picture(retrieval_picture(result), "Compare with the first map: what f16 misses is the model's own doing.");
+        pictures.add(retrieval_picture(result), "Compare with the first map: what f16 misses is the model's own doing.");
     }
     if (result["settings"]["speed_depths"].is_array()) {
         page.heading("Speed");
-        add_picture(speed_picture(result),
-                    "Bars span the fastest and the slowest of three runs. Dashed black: f16 of the stock CPU backend.");
+        pictures.add(speed_picture(result),
+                     "Bars span the fastest and the slowest of three runs. Dashed black: f16 of the stock CPU backend.");
         add_speed_table(page, result);
     }
     page.paragraph(fmt::format("The run took {}. Every figure is also in compare.json and compare.csv.",

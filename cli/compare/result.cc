@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "compare/machine.h"
+#include "report/text_table.h"
 #include "vecinfer/version.h"
 
 namespace vecinfer::cli {
@@ -82,25 +83,6 @@ std::string csv_field(const Json& value) {
         quoted += c == '"' ? "\"\"" : std::string(1, c);
     }
     return quoted + "\"";
-}
-
-// Left-aligned first column, the others right-aligned.
-std::string aligned(const std::vector<std::vector<std::string>>& cells) {
-    std::vector<std::size_t> widths;
-    for (const auto& line : cells) {
-        widths.resize(std::max(widths.size(), line.size()));
-        for (std::size_t i = 0; i < line.size(); ++i) {
-            widths[i] = std::max(widths[i], line[i].size());
-        }
-    }
-    std::string text;
-    for (const auto& line : cells) {
-        for (std::size_t i = 0; i < line.size(); ++i) {
-            text += i == 0 ? fmt::format("{:<{}}", line[i], widths[i]) : fmt::format("  {:>{}}", line[i], widths[i]);
-        }
-        text += "\n";
-    }
-    return text;
 }
 
 }  // namespace

@@ -169,14 +169,39 @@ Status CompareSession::write_base_logits() {
     return keep(base_subject().name + ".quality", quality_inputs(base_subject()), scraped.value(), output->seconds);
 }
 
+bool CompareSession::reuse(const Row& row, const Measurement& measurement) {
+    const auto found = store_.find(fmt::format("{}.{}", row.subject.name, measurement.kind), measurement.inputs);
+    if (!found) {
+        return false;
+    }
+    *measurement.result = *found;
+    progress_.learn(measurement.kind, found->value("seconds", 0.0));
+    progress_.end();
+    return true;
+}
+
+Status CompareSession::run_tool(Row& row, const Measurement& measurement, const std::vector<std::string>& argv,
+                                const Scrape& scrape, bool& skip_rest) {
+    const std::string name = fmt::format("{}.{}", row.subject.name, measurement.kind);
+    const Result<Output> output =
+        start(fmt::format("{}: {}", row.subject.name, measurement.kind), name, argv, environment(row.subject));
+    if (!output.ok()) {
+        return output.status();
+    }
+    const Result<Json> scraped = scrape(output.value());
+    if (output->exit_code != 0 || !scraped.ok()) {
+        fail_row(row, measurement.kind, output.value(), scraped.status(), skip_rest);
+        return {};
+    }
+    *measurement.result = scraped.value();
+    progress_.learn(measurement.kind, output->seconds);
+    return keep(name, measurement.inputs, scraped.value(), output->seconds);
+}
+
 Status CompareSession::quality(Row& row, bool& skip_rest) {
     const Subject& subject = row.subject;
-    const std::string name = subject.name + ".quality";
-    const Json inputs = quality_inputs(subject);
-    if (const auto found = store_.find(name, inputs)) {
-        row.quality = *found;
-        progress_.learn("quality", found->value("seconds", 0.0));
-        progress_.end();
+    const Measurement measurement{"quality", quality_inputs(subject), &row.quality};
+    if (reuse(row, measurement)) {
         return {};
     }
     std::error_code error;
@@ -186,7 +211,7 @@ Status CompareSession::quality(Row& row, bool& skip_rest) {
             return status;
         }
         if (is_base) {
-            row.quality = store_.find(name, inputs).value_or(Json());
+            row.quality = store_.find(subject.name + ".quality", measurement.inputs).value_or(Json());
             return {};
         }
     }
@@ -207,28 +232,14 @@ Status CompareSession::quality(Row& row, bool& skip_rest) {
                                      "-t",
                                      std::to_string(options_.threads)};
     add_cache_arguments(subject, argv);
-    const Result<Output> output = start(subject.name + ": quality", name, argv, environment(subject));
-    if (!output.ok()) {
-        return output.status();
-    }
-    const Result<Json> scraped = scrape_divergence(output->all);
-    if (output->exit_code != 0 || !scraped.ok()) {
-        fail_row(row, "quality", output.value(), scraped.status(), skip_rest);
-        return {};
-    }
-    row.quality = scraped.value();
-    progress_.learn("quality", output->seconds);
-    return keep(name, inputs, row.quality, output->seconds);
+    return run_tool(
+        row, measurement, argv, [](const Output& output) { return scrape_divergence(output.all); }, skip_rest);
 }
 
 Status CompareSession::retrieval(Row& row, bool& skip_rest) {
     const Subject& subject = row.subject;
-    const std::string name = subject.name + ".retrieval";
-    const Json inputs = retrieval_inputs(subject);
-    if (const auto found = store_.find(name, inputs)) {
-        row.retrieval = *found;
-        progress_.learn("retrieval", found->value("seconds", 0.0));
-        progress_.end();
+    const Measurement measurement{"retrieval", retrieval_inputs(subject), &row.retrieval};
+    if (reuse(row, measurement)) {
         return {};
     }
     std::vector<std::string> argv = {tools_.retrieve.string(),
@@ -247,28 +258,14 @@ Status CompareSession::retrieval(Row& row, bool& skip_rest) {
     if (subject.kind != SubjectKind::scheme) {
         argv.insert(argv.end(), {"--stock", "--cache-type", subject.cache_type});
     }
-    const Result<Output> output = start(subject.name + ": retrieval", name, argv, environment(subject));
-    if (!output.ok()) {
-        return output.status();
-    }
-    const Result<Json> scraped = scrape_retrieval(output->out);
-    if (output->exit_code != 0 || !scraped.ok()) {
-        fail_row(row, "retrieval", output.value(), scraped.status(), skip_rest);
-        return {};
-    }
-    row.retrieval = scraped.value();
-    progress_.learn("retrieval", output->seconds);
-    return keep(name, inputs, row.retrieval, output->seconds);
+    return run_tool(
+        row, measurement, argv, [](const Output& output) { return scrape_retrieval(output.out); }, skip_rest);
 }
 
 Status CompareSession::speed(Row& row, bool& skip_rest) {
     const Subject& subject = row.subject;
-    const std::string name = subject.name + ".speed";
-    const Json inputs = speed_inputs(subject);
-    if (const auto found = store_.find(name, inputs)) {
-        row.speed = *found;
-        progress_.learn("speed", found->value("seconds", 0.0));
-        progress_.end();
+    const Measurement measurement{"speed", speed_inputs(subject), &row.speed};
+    if (reuse(row, measurement)) {
         return {};
     }
     std::vector<std::string> argv = {tools_.bench.string(),
@@ -290,21 +287,17 @@ Status CompareSession::speed(Row& row, bool& skip_rest) {
                                      "json"};
     add_cache_arguments(subject, argv);
     const bool quiet = machine_is_quiet();
-    const Result<Output> output = start(subject.name + ": speed", name, argv, environment(subject));
-    if (!output.ok()) {
-        return output.status();
-    }
-    const Result<Json> scraped = scrape_bench(output->out);
-    if (output->exit_code != 0 || !scraped.ok()) {
-        fail_row(row, "speed", output.value(), scraped.status(), skip_rest);
-        return {};
-    }
-    const bool steady = std::all_of(scraped->begin(), scraped->end(), [](const Json& run) {
-        return run["tps_max"].get<double>() < 1.3 * run["tps_min"].get<double>();
-    });
-    row.speed = {{"quiet", quiet && steady}, {"runs", scraped.value()}};
-    progress_.learn("speed", output->seconds);
-    return keep(name, inputs, row.speed, output->seconds);
+    const auto scrape = [quiet](const Output& output) -> Result<Json> {
+        const Result<Json> runs = scrape_bench(output.out);
+        if (!runs.ok()) {
+            return runs;
+        }
+        const bool steady = std::all_of(runs->begin(), runs->end(), [](const Json& run) {
+            return run["tps_max"].get<double>() < 1.3 * run["tps_min"].get<double>();
+        });
+        return Json{{"quiet", quiet && steady}, {"runs", runs.value()}};
+    };
+    return run_tool(row, measurement, argv, scrape, skip_rest);
 }
 
 Status CompareSession::calibration(Row& row) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,11 +58,24 @@ private:
         double seconds = 0;
     };
 
+    /// One kind of measurement of one row.
+    struct Measurement {
+        std::string kind;  // "quality", "retrieval" or "speed"
+        Json inputs;       // what decides the result
+        Json* result;      // in the row
+    };
+    using Scrape = std::function<Result<Json>(const Output& output)>;
+
     std::vector<std::string> stages(const Subject& subject) const;
     Status measure(Row& row);
     Status quality(Row& row, bool& skip_rest);
     Status retrieval(Row& row, bool& skip_rest);
     Status speed(Row& row, bool& skip_rest);
+    /// Whether the store has the result already.
+    bool reuse(const Row& row, const Measurement& measurement);
+    /// Runs `argv`, and keeps what `scrape` makes of its output; a failure is noted in the row.
+    Status run_tool(Row& row, const Measurement& measurement, const std::vector<std::string>& argv, const Scrape& scrape,
+                    bool& skip_rest);
     Status write_base_logits();
     Status calibration(Row& row);
 

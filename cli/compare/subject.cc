@@ -57,7 +57,7 @@ std::vector<std::string> split_schemes(std::span<const std::string> lists) {
             const bool is_option = part.find('=') != std::string::npos && part.find('=') < part.find(':');
             if (is_option && !first) {
                 schemes.back() += "," + part;
-            } else if (!part.empty()) {
+            } else {
                 schemes.push_back(part);
                 first = false;
             }
@@ -77,33 +77,24 @@ std::vector<std::string> default_schemes() {
     return schemes;
 }
 
-Result<Subject> parse_scheme_subject(const std::string& text, bool can_calibrate) {
-    const std::size_t at = text.find('@');
-    const Result<Scheme> scheme = parse_scheme(std::string_view(text).substr(0, at));
-    if (!scheme.ok()) {
-        return Status(scheme.status().code(), fmt::format("schemes: '{}': {}; known families: {}", text,
-                                                          scheme.status().message(), fmt::join(scheme_families(), ", ")));
+Result<Subject> scheme_subject(const Scheme& scheme, const std::optional<std::string>& suffix, bool can_calibrate) {
+    Subject subject{.kind = SubjectKind::scheme, .name = to_string(scheme), .scheme = scheme};
+    if (suffix == "") {
+        return argument_error("--schemes", subject.name + "@", "free or a sidecar file behind @");
     }
-    Subject subject{.kind = SubjectKind::scheme, .scheme = scheme.value()};
-    const std::string suffix = at == std::string::npos ? "" : text.substr(at + 1);
-    if (at != std::string::npos && suffix.empty()) {
-        return argument_error("schemes", text, "free or a sidecar file behind @");
-    }
-    const bool has_codebooks = !scheme->is_f16() && learns_from_samples(scheme.value());
-    if (!suffix.empty() && suffix != "free") {
+    if (suffix && suffix != "free") {
         subject.codebooks = Codebooks::file;
-        subject.sidecar = suffix;
-    } else if (has_codebooks) {
-        subject.codebooks = suffix.empty() && can_calibrate ? Codebooks::made : Codebooks::data_free;
+        subject.sidecar = *suffix;
+    } else if (!scheme.is_f16() && learns_from_samples(scheme)) {
+        subject.codebooks = !suffix && can_calibrate ? Codebooks::made : Codebooks::data_free;
     }
-    subject.name = to_string(scheme.value());
     if (subject.codebooks == Codebooks::data_free) {
         subject.name += "@free";
     } else if (subject.codebooks == Codebooks::file) {
         subject.name += "@" + subject.sidecar;
     }
     if (const Status status = resolve_subject(subject); !status.ok()) {
-        subject.problem = subject.codebooks == Codebooks::data_free && suffix.empty()
+        subject.problem = subject.codebooks == Codebooks::data_free && !suffix
                               ? fmt::format("needs a calibration: give --calibration-text ({})", status.message())
                               : status.message();
     }
@@ -118,14 +109,22 @@ Result<Subject> parse_peer(const std::string& text) {
         }
         names.push_back(type.name);
     }
-    return argument_error("peers", text, fmt::format("one of {}", fmt::join(names, ", ")));
+    return argument_error("--peers", text.empty() ? "nothing" : text, fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
 Subject base_subject() {
     return {.kind = SubjectKind::base, .name = "f16, stock", .cache_type = "f16"};
 }
 
-void examine_subject(Subject& subject, const ModelInfo& model, const std::string& model_path, std::int64_t context) {
+Status check_inputs(const Subject& subject, const ModelInfo& model, const std::string& model_path) {
+    Status status = check_layers(subject.scheme, static_cast<int>(model.identity.layer_hashes.size()));
+    if (status.ok() && subject.codebooks == Codebooks::file) {
+        status = choose_sidecar(model_path, subject.scheme, subject.sidecar).status();
+    }
+    return status.ok() ? status : Status(status.code(), fmt::format("--schemes: '{}': {}", subject.name, status.message()));
+}
+
+void examine_subject(Subject& subject, const ModelInfo& model, std::int64_t context) {
     if (!subject.problem.empty()) {
         return;
     }
@@ -148,13 +147,6 @@ void examine_subject(Subject& subject, const ModelInfo& model, const std::string
         }
         subject.costs = costs_json(bits, f16_bytes * bits / 16, bits, f16_bytes * bits / 16);
         return;
-    }
-    if (subject.codebooks == Codebooks::file) {
-        const Result<SidecarChoice> choice = choose_sidecar(model_path, subject.scheme, subject.sidecar);
-        if (!choice.ok()) {
-            subject.problem = choice.status().message();
-            return;
-        }
     }
     const bool calibrated = subject.codebooks == Codebooks::made || subject.codebooks == Codebooks::file;
     const Result<Footprint> print = footprint(subject.resolved, model.layers, context, calibrated);

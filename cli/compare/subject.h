@@ -38,15 +38,19 @@ std::vector<std::string> split_schemes(std::span<const std::string> lists);
 /// One of each family and the widths of our own that are worth knowing.
 std::vector<std::string> default_schemes();
 
-/// "SCHEME", "SCHEME@free" (data-free codebooks) or "SCHEME@FILE" (a sidecar). Without a suffix, codebooks are made where a
-/// scheme has any, if `can_calibrate`; else it is data-free, and named so.
-Result<Subject> parse_scheme_subject(const std::string& text, bool can_calibrate);
+/// `suffix`: what followed an @, "free" (data-free codebooks) or a sidecar file. Without one, codebooks are made where a scheme
+/// has any, if `can_calibrate`; else it is data-free, and named so.
+Result<Subject> scheme_subject(const Scheme& scheme, const std::optional<std::string>& suffix, bool can_calibrate);
 /// A cache type of llama.cpp; unknown ones are refused with the known ones.
 Result<Subject> parse_peer(const std::string& text);
 Subject base_subject();
 
-/// Fills in costs at `context` tokens, or the problem: a shape that the scheme cannot serve, or codebooks of another model.
-void examine_subject(Subject& subject, const ModelInfo& model, const std::string& model_path, std::int64_t context);
+/// What a user got wrong about a scheme: a sidecar that is missing, damaged or for another model or scheme, or layers that the
+/// model does not have.
+Status check_inputs(const Subject& subject, const ModelInfo& model, const std::string& model_path);
+
+/// Fills in costs at `context` tokens, or the problem: a shape that the scheme cannot serve.
+void examine_subject(Subject& subject, const ModelInfo& model, std::int64_t context);
 
 /// The scheme that is calibrated for `subject`; equal for all that can share a sidecar.
 Scheme calibration_scheme(const Subject& subject);

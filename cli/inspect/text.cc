@@ -5,6 +5,7 @@
 
 #include "inspect/inspection.h"
 #include "inspect/tables.h"
+#include "report/text_table.h"
 
 namespace vecinfer::cli {
 namespace {
@@ -47,25 +48,18 @@ const Json& spread_of(const Json& side, const std::string& transform) {
     return side["spread"].front();
 }
 
-std::string aligned(const Table& table) {
-    std::vector<std::size_t> widths;
-    for (const auto& line : table) {
-        widths.resize(std::max(widths.size(), line.size()));
-        for (std::size_t i = 0; i < line.size(); ++i) {
-            widths[i] = std::max(widths[i], line[i].size());
-        }
-    }
-    std::string text;
-    for (const auto& line : table) {
-        for (std::size_t i = 0; i < line.size(); ++i) {
-            text += i == 0 ? fmt::format("{:<{}}", line[i], widths[i]) : fmt::format("  {:>{}}", line[i], widths[i]);
-        }
-        text += "\n";
-    }
-    return text;
-}
-
 }  // namespace
+
+std::string codebooks_text(const Json& inspection) {
+    if (inspection["codebooks"].is_string()) {
+        return "codebooks " + inspection["codebooks"].get<std::string>();
+    }
+    const auto has_codes = [](const Json& side) { return side.contains("code_usage") && !side["code_usage"].is_null(); };
+    const Json& layers = inspection["layers"];
+    const bool any = std::any_of(layers.begin(), layers.end(),
+                                 [&](const Json& layer) { return has_codes(layer["keys"]) || has_codes(layer["values"]); });
+    return any ? "data-free codebooks" : "no codebooks";
+}
 
 Table layer_table(const Json& inspection) {
     Table table = {{"layer", "K kurtosis", "hadamard", "K max/mean", "hadamard", "K error", "worst head", "score error",
@@ -116,9 +110,8 @@ std::string inspection_text(const Json& inspection) {
         "error is what they do\nto the softmax's input (root mean square), which is what counts for keys. bits used: entropy of "
         "the codes.\n\n"
         "Keys of layer {} ({}) through each transform:\n{}",
-        inspection["scheme"].get<std::string>(),
-        inspection["codebooks"].is_string() ? "codebooks " + inspection["codebooks"].get<std::string>() : "data-free codebooks",
-        inspection["tokens"].get<int>(), aligned(layer_table(inspection)), inspection["detail"]["layer"].get<int>(),
+        inspection["scheme"].get<std::string>(), codebooks_text(inspection), inspection["tokens"].get<int>(),
+        aligned(layer_table(inspection)), inspection["detail"]["layer"].get<int>(),
         inspection["detail"]["chosen"].get<std::string>(), aligned(detail_table(inspection)));
 }
 

@@ -13,7 +13,9 @@
 
 #include "launch.h"
 #include "locate.h"
+#include "scheme_option.h"
 #include "sidecar_choice.h"
+#include "text_file.h"
 #include "verb.h"
 
 namespace vecinfer::cli {
@@ -41,7 +43,7 @@ struct Options {
     std::string model;
     std::vector<std::string> texts;
     std::string out;
-    std::string scheme;
+    SchemeOption scheme;
     std::string tools_dir;
     std::int64_t chunks = 256;
     std::int64_t context = 512;
@@ -53,24 +55,6 @@ struct Options {
     bool json = false;
     bool dry_run = false;
 };
-
-Status check_text(const fs::path& path) {
-    std::error_code error;
-    if (!fs::exists(path, error)) {
-        return Status(ErrorCode::not_found, fmt::format("text: {} does not exist", path.string()));
-    }
-    if (!fs::is_regular_file(path, error)) {
-        return Status(ErrorCode::io_error, fmt::format("text: {} is not a file", path.string()));
-    }
-    std::ifstream file(path, std::ios::binary);
-    if (!file) {
-        return Status(ErrorCode::io_error, fmt::format("text: cannot read {}", path.string()));
-    }
-    if (file.peek() == std::ifstream::traits_type::eof()) {
-        return Status(ErrorCode::corrupt_data, fmt::format("text: {} is empty", path.string()));
-    }
-    return {};
-}
 
 // Each width must be one of the scheme's family with a codebook, and the target between the narrowest and the widest.
 Status check_widths(const Options& options, const Scheme& scheme) {
@@ -118,13 +102,16 @@ Status check_writable(const fs::path& out) {
     return {};
 }
 
-Status check_files(const Options& options, const fs::path& out) {
+Status check_files(const Options& options, const fs::path& out, const Scheme& scheme) {
     if (const Status status = check_gguf(options.model, "model"); !status.ok()) {
         return status;
     }
     const Result<ModelInfo> info = read_model_info(options.model);
     if (!info.ok()) {
         return Status(info.status().code(), "model: " + info.status().message());
+    }
+    if (const Status status = check_layers(scheme, static_cast<int>(info->identity.layer_hashes.size())); !status.ok()) {
+        return status;
     }
     for (const std::string& text : options.texts) {
         if (const Status status = check_text(text); !status.ok()) {
@@ -176,8 +163,7 @@ void add_options(CLI::App& app, Options& options) {
         ->type_name("TEXT");
     app.add_option("-o,--out", options.out, "sidecar to write (default: <model>.vecinfer.gguf beside the model)")
         ->type_name("FILE");
-    app.add_option("-s,--scheme", options.scheme, fmt::format("scheme to calibrate for (default {})", kDefaultScheme))
-        ->type_name("SCHEME");
+    options.scheme.add_to(app, fmt::format("scheme to calibrate for, see `vecinfer --help` (default {})", kDefaultScheme));
     app.add_option("--chunks", options.chunks, "pieces of text to run (default 256)")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))
         ->type_name("N");
@@ -220,23 +206,21 @@ int run_calibrate(const VerbCall& call) {
         return exit_code;
     }
 
-    if (options.scheme.empty()) {
-        options.scheme = environment_value("VECINFER_SCHEME").value_or(std::string(kDefaultScheme));
+    const Result<std::optional<Scheme>> asked = options.scheme.asked();
+    if (!asked.ok()) {
+        return scheme_error(asked.status().message());
     }
-    const Result<Scheme> parsed = parse_scheme(options.scheme);
-    if (!parsed.ok()) {
-        return usage_error("calibrate", parsed.status().message());
-    }
-    if (parsed->is_f16()) {
+    const Scheme wanted = asked.value().value_or(parse_scheme(kDefaultScheme).value());
+    if (wanted.is_f16()) {
         return usage_error("calibrate", "scheme: got f16, expected one with codebooks, e.g. vecinfer:k2v2");
     }
-    const Result<Scheme> scheme = resolve(parsed.value(), true);
+    const Result<Scheme> scheme = resolve(wanted, true);
     if (!scheme.ok()) {
-        return usage_error("calibrate", scheme.status().message());
+        return scheme_error(scheme.status().message());
     }
     if (!learns(scheme.value())) {
         return usage_error("calibrate",
-                           fmt::format("scheme: got {}, which needs no calibration: use it as it is", to_string(parsed.value())));
+                           fmt::format("scheme: got {}, which needs no calibration: use it as it is", to_string(wanted)));
     }
 
     if (options.target_bits > 0) {
@@ -246,7 +230,7 @@ int run_calibrate(const VerbCall& call) {
     }
 
     const fs::path out = options.out.empty() ? default_sidecar(options.model) : fs::path(options.out);
-    if (const Status status = check_files(options, out); !status.ok()) {
+    if (const Status status = check_files(options, out, scheme.value()); !status.ok()) {
         return fail(status.message());
     }
     const Result<fs::path> helper = find_helper(kCalibrateHelper, options.tools_dir);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "compare/machine.h"
@@ -11,7 +12,9 @@
 #include "compare/result.h"
 #include "compare/session.h"
 #include "locate.h"
+#include "scheme_option.h"
 #include "sidecar_choice.h"
+#include "text_file.h"
 #include "verb.h"
 
 namespace vecinfer::cli {
@@ -40,6 +43,11 @@ others are compared with; speeds are of llama-bench.
 
 DIR gets compare.json, compare.csv, report.html (pictures need gnuplot) and, in results/, every finished measurement: the same
 command goes on after an interrupt, and further schemes can be added later. A scheme that cannot serve the model says why.
+Families, widths and options of schemes are listed by `vecinfer --help`.
+
+Exit status: 0 at least one scheme was measured and no measurement failed; 1 an input is wrong (found before any work), a
+measurement failed, or no scheme could be measured (results that are there are kept and written); 2 wrong command line; 130
+interrupted.
 )";
 
 void add_options(CLI::App& app, CompareOptions& options) {
@@ -91,21 +99,6 @@ void add_options(CLI::App& app, CompareOptions& options) {
     set_up_help(app, "-m MODEL -f TEXT --out DIR [OPTIONS]", kExamples);
 }
 
-Status check_text(const std::string& path, std::string_view argument) {
-    std::error_code error;
-    if (!fs::exists(path, error)) {
-        return Status(ErrorCode::not_found, fmt::format("{}: {} does not exist", argument, path));
-    }
-    if (!fs::is_regular_file(path, error)) {
-        return Status(ErrorCode::io_error, fmt::format("{}: {} is not a file", argument, path));
-    }
-    const Result<std::string> text = read_file(path);
-    if (!text.ok() || text->empty()) {
-        return text.ok() ? Status(ErrorCode::corrupt_data, fmt::format("{}: {} is empty", argument, path)) : text.status();
-    }
-    return {};
-}
-
 Status check_texts(const CompareOptions& options) {
     Status status = check_text(options.text, "text");
     if (!status.ok() || options.calibration_text.empty()) {
@@ -122,27 +115,56 @@ Status check_texts(const CompareOptions& options) {
     return {};
 }
 
-Result<std::vector<Row>> make_rows(const CompareOptions& options) {
-    std::vector<Row> rows = {{.subject = base_subject()}};
+// The base and every scheme and peer once. kExitOk, or the exit code of an error that was reported.
+int make_rows(const CompareOptions& options, std::vector<Row>& rows) {
+    rows = {{.subject = base_subject()}};
     std::set<std::string> seen;
-    const auto add = [&](const Result<Subject>& subject) -> Status {
+    const auto add = [&](const Result<Subject>& subject) {
         if (subject.ok() && seen.insert(subject->name).second) {
             rows.push_back({.subject = subject.value()});
         }
-        return subject.status();
+        return subject.ok() ? kExitOk : usage_error("compare", subject.status().message());
     };
     const std::vector<std::string> schemes = options.schemes.empty() ? default_schemes() : split_schemes(options.schemes);
     for (const std::string& text : schemes) {
-        if (Status status = add(parse_scheme_subject(text, !options.calibration_text.empty())); !status.ok()) {
-            return status;
+        const std::size_t at = std::min(text.find('@'), text.size());
+        const Result<Scheme> scheme = parse_scheme(std::string_view(text).substr(0, at));
+        if (!scheme.ok()) {
+            return scheme_error(fmt::format("--schemes: '{}': {}", text, scheme.status().message()));
+        }
+        const std::optional<std::string> suffix = at < text.size() ? std::optional(text.substr(at + 1)) : std::nullopt;
+        if (const int code = add(scheme_subject(scheme.value(), suffix, !options.calibration_text.empty())); code != kExitOk) {
+            return code;
         }
     }
     for (const std::string& text : options.peers) {
-        if (Status status = add(parse_peer(text)); !status.ok()) {
+        if (const int code = add(parse_peer(text)); code != kExitOk) {
+            return code;
+        }
+    }
+    return kExitOk;
+}
+
+// Everything that can be found out before anything runs: wrong inputs, and schemes that cannot serve the model.
+Status examine_rows(const CompareOptions& options, const ModelInfo& model, std::int64_t footprint_context,
+                    std::vector<Row>& rows) {
+    for (const Row& row : rows) {
+        if (const Status status = check_inputs(row.subject, model, options.model); !status.ok()) {
             return status;
         }
     }
-    return rows;
+    std::vector<std::string> problems;
+    for (Row& row : rows) {
+        examine_subject(row.subject, model, footprint_context);
+        if (!row.subject.problem.empty()) {
+            problems.push_back(fmt::format("{}: {}", row.subject.name, row.subject.problem));
+        }
+    }
+    if (problems.size() + 1 >= rows.size()) {
+        return Status(ErrorCode::unsupported,
+                      fmt::format("nothing can be compared on this model: {}", fmt::join(problems, "; ")));
+    }
+    return {};
 }
 
 Status find_tools(const CompareOptions& options, const std::vector<Row>& rows, CompareTools& tools) {
@@ -220,8 +242,14 @@ int finish(const CompareOptions& options, const Json& result) {
         fmt::print("{}\nWritten to {}: report.html, compare.json, compare.csv\n", result_table(result), options.out);
     }
     const Json& rows = result["rows"];
-    const bool failed = std::any_of(rows.begin(), rows.end(), [](const Json& row) { return row["status"] == "failed"; });
-    return failed ? fail(fmt::format("some measurements failed, see above and {}/logs", options.out)) : kExitOk;
+    const auto any = [&](auto wanted) { return std::any_of(rows.begin(), rows.end(), wanted); };
+    if (!any([](const Json& row) { return row["kind"] != "base" && row["status"] == "ok"; })) {
+        return fail(fmt::format("nothing but the base could be measured in full, see above and {}/logs", options.out));
+    }
+    if (any([](const Json& row) { return row["status"] == "failed"; })) {
+        return fail(fmt::format("some measurements failed, see above and {}/logs", options.out));
+    }
+    return kExitOk;
 }
 
 }  // namespace
@@ -247,9 +275,9 @@ int run_compare(const VerbCall& call) {
                                        "second halves of the chunks",
                                        options.context, options.chunks, kFewestTokens));
     }
-    Result<std::vector<Row>> rows = make_rows(options);
-    if (!rows.ok()) {
-        return usage_error("compare", rows.status().message());
+    std::vector<Row> rows;
+    if (const int code = make_rows(options, rows); code != kExitOk) {
+        return code;
     }
     Status status = check_gguf(options.model, "model");
     if (status.ok()) {
@@ -273,11 +301,12 @@ int run_compare(const VerbCall& call) {
                    .footprint_context = options.footprint_context > 0 ? options.footprint_context
                                         : model->context_length > 0   ? model->context_length
                                                                       : kFallbackContext};
-    for (Row& row : rows.value()) {
-        examine_subject(row.subject, model.value(), options.model, facts.footprint_context);
-    }
     CompareTools tools;
-    if (status = find_tools(options, rows.value(), tools); !status.ok()) {
+    status = examine_rows(options, model.value(), facts.footprint_context, rows);
+    if (status.ok()) {
+        status = find_tools(options, rows, tools);
+    }
+    if (!status.ok()) {
         return fail(status.message());
     }
     const Result<ResultStore> store = ResultStore::open(options.out);
@@ -286,7 +315,7 @@ int run_compare(const VerbCall& call) {
     }
 
     CompareSession session(options, model.value(), tools, store.value());
-    status = session.run(rows.value());
+    status = session.run(rows);
     if (status.code() == ErrorCode::cancelled) {
         note(fmt::format("interrupted; finished measurements are kept in {}, the same command goes on from there", options.out));
         return kExitInterrupted;
@@ -295,7 +324,7 @@ int run_compare(const VerbCall& call) {
         return fail(status.message());
     }
     facts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return finish(options, result_json(options, facts, rows.value()));
+    return finish(options, result_json(options, facts, rows));
 }
 
 }  // namespace vecinfer::cli

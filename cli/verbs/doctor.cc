@@ -35,6 +35,10 @@ Json report_json(const Health& health) {
                          {"ggml_version", or_null(tool.ggml_version)},
                          {"ggml_library", or_null(tool.ggml_library)}});
     }
+    Json helpers = Json::array();
+    for (const HelperHealth& helper : health.helpers) {
+        helpers.push_back({{"name", helper.name}, {"path", or_null(helper.path)}});
+    }
     Json variables = Json::array();
     for (const VariableHealth& variable : health.variables) {
         variables.push_back({{"name", variable.name}, {"value", variable.value}, {"problem", or_null(variable.problem)}});
@@ -52,7 +56,7 @@ Json report_json(const Health& health) {
              {{"path", or_null(health.plugin)},
               {"built_for", or_null(health.plugin_built_for)},
               {"loads", health.plugin_loads ? Json(*health.plugin_loads) : Json(nullptr)}}},
-            {"calibrate_helper", or_null(health.calibrate_helper)},
+            {"helpers", helpers},
             {"environment", variables},
             {"problems", problems},
             {"ok", health.ok()}};
@@ -64,9 +68,9 @@ void print_report(const Health& health) {
                fmt::join(available_isa_names(), ", "));
     for (const ToolHealth& tool : health.tools) {
         if (tool.path.empty()) {
-            fmt::print("{:<18} not found\n", tool.name);
+            fmt::print("{:<22} not found\n", tool.name);
         } else {
-            fmt::print("{:<18} {} ({}; ggml {})\n", tool.name, tool.path, tool.version.empty() ? "version unknown" : tool.version,
+            fmt::print("{:<22} {} ({}; ggml {})\n", tool.name, tool.path, tool.version.empty() ? "version unknown" : tool.version,
                        tool.ggml_version.empty() ? "version unknown" : tool.ggml_version);
         }
     }
@@ -79,7 +83,9 @@ void print_report(const Health& health) {
                    : *health.plugin_loads ? ", loads"
                                           : ", does not load");
     }
-    fmt::print("calibration  {}\n", health.calibrate_helper.empty() ? "helper not found" : health.calibrate_helper);
+    for (const HelperHealth& helper : health.helpers) {
+        fmt::print("{:<22} {}\n", helper.name, helper.path.empty() ? "not found" : helper.path);
+    }
     for (const VariableHealth& variable : health.variables) {
         fmt::print("environment  {}={} ({})\n", variable.name, variable.value,
                    variable.problem.empty() ? "valid" : variable.problem);

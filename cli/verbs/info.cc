@@ -1,14 +1,18 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
+#include "info/costs.h"
+#include "scheme_option.h"
 #include "sidecar_choice.h"
 #include "verb.h"
 
@@ -27,12 +31,13 @@ Examples:
   vecinfer info --scheme vecinfer:k2v2 -m model.gguf --ctx 131072 --json
   vecinfer info --scheme vecinfer:k2v2 --calibrated        the same with codebooks of its own, not the universal one
 
-Total bytes and effective bits count everything at the context length: codes, norms, window and codebooks.
+Total bytes and effective bits count everything at the context length: codes, norms, window and codebooks. Families, widths and
+options of schemes are listed by `vecinfer --help`.
 )";
 
 struct Options {
     std::string sidecar;
-    std::string scheme;
+    SchemeOption scheme;
     std::string model;
     std::int64_t context = 0;
     bool calibrated = false;
@@ -49,31 +54,6 @@ struct Subject {
     std::string layers_from;
     std::int64_t context = 0;
 };
-
-// One row of the comparison.
-struct Cost {
-    std::string name;
-    double code_bytes_per_token;
-    double total_bytes_per_token;
-    double effective_bits;
-    std::size_t window_bytes;
-    std::size_t codebook_bytes;
-};
-
-std::vector<Cost> costs(const Subject& subject, const Footprint& print) {
-    const Cost own{to_string(subject.asked),       print.code_bytes_per_token, print.total_bytes_per_token,
-                   print.effective_bits_per_value, print.window_bytes,         print.codebook_bytes};
-    const double f16 = print.f16_bytes_per_token;
-    std::vector<Cost> all = {own};
-    // Blocks of 32 values with one f16 scale: 34 and 18 bytes.
-    for (const auto& [name, bits] : {std::pair{"f16", 16.0}, {"q8_0", 8.5}, {"q4_0", 4.5}}) {
-        if (name == all.front().name) {
-            continue;
-        }
-        all.push_back({name, f16 * bits / 16, f16 * bits / 16, bits, 0, 0});
-    }
-    return all;
-}
 
 std::string bytes_text(double bytes) {
     constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -172,7 +152,8 @@ Json scheme_json(const Scheme& asked, const Scheme& scheme) {
 }
 
 Json cost_json(const Cost& cost, std::int64_t context) {
-    return {{"kv_bytes_per_token", cost.code_bytes_per_token},
+    return {{"code_bits", cost.code_bits},
+            {"kv_bytes_per_token", cost.code_bytes_per_token},
             {"kv_bytes_per_token_total", cost.total_bytes_per_token},
             {"effective_bits", cost.effective_bits},
             {"window_bytes", cost.window_bytes},
@@ -256,30 +237,55 @@ void print_scheme(const Subject& subject) {
                                                                      : "a batch reads keys older than the window from codes");
 }
 
-void print_costs(const Subject& subject, const Footprint& print, const std::vector<Cost>& all) {
-    fmt::print("\n{} tokens of one sequence, {}:\n", subject.context, subject.layers_from);
-    const std::size_t width = std::max<std::size_t>(12, all.front().name.size());
+void print_costs(const Subject& subject, const Costs& costs) {
+    fmt::print("\n{} tokens of one sequence, {}{}:\n", subject.context, subject.layers_from,
+               costs.is_whole ? "" : " (totals of a cache need a model: -m MODEL)");
+    std::vector<Cost> all = costs.own;
+    std::copy_if(costs.peers.begin(), costs.peers.end(), std::back_inserter(all),
+                 [&](const Cost& peer) { return peer.name != all.front().name; });
+    std::size_t width = 12;
+    for (const Cost& cost : all) {
+        width = std::max(width, cost.name.size());
+    }
     fmt::print("  {:<{}}  {:>12}  {:>12}  {:>10}  {:>11}\n", "", width, "bytes/token", "total/token", "bits/value", "cache");
     for (const Cost& cost : all) {
         fmt::print("  {:<{}}  {:>12.1f}  {:>12.1f}  {:>10.3f}  {:>11}\n", cost.name, width, cost.code_bytes_per_token,
                    cost.total_bytes_per_token, cost.effective_bits,
                    bytes_text(cost.total_bytes_per_token * static_cast<double>(subject.context)));
     }
-    fmt::print("  window {}, codebooks {}, code bits per value {:.3f}\n", bytes_text(static_cast<double>(print.window_bytes)),
-               bytes_text(static_cast<double>(print.codebook_bytes)), print.code_bits_per_value);
+    if (costs.is_whole) {
+        const Cost& own = costs.own.front();
+        fmt::print("  window {}, codebooks {}, code bits per value {:.3f}\n", bytes_text(static_cast<double>(own.window_bytes)),
+                   bytes_text(static_cast<double>(own.codebook_bytes)), own.code_bits);
+    }
 }
 
-Json subject_json(const Options& options, const Subject& subject, const Footprint& print, const std::vector<Cost>& all) {
+// Costs of the whole cache at the top, or null there and those of one layer of each kind in `layer_kinds`.
+void add_costs(Json& json, const Costs& costs, std::int64_t context) {
+    const Json whole = cost_json(costs.own.front(), context);
+    for (const auto& [name, value] : whole.items()) {
+        json[name] = costs.is_whole ? value : Json(nullptr);
+    }
+    if (!costs.is_whole) {
+        json["layer_kinds"] = Json::array();
+        for (const Cost& kind : costs.own) {
+            Json entry = {{"layers", kind.name}};
+            entry.update(cost_json(kind, context));
+            json["layer_kinds"].push_back(entry);
+        }
+    }
+    for (const Cost& peer : costs.peers) {
+        json[peer.name] = cost_json(peer, context);
+    }
+}
+
+Json subject_json(const Options& options, const Subject& subject, const Costs& costs) {
     Json json = scheme_json(subject.asked, subject.scheme);
     json["calibrated"] = subject.calibrated;
     json["context"] = subject.context;
     json["layers_from"] = subject.layers_from;
     json["num_layers"] = subject.layers.size();
-    json["code_bits"] = print.code_bits_per_value;
-    json.update(cost_json(all.front(), subject.context));
-    for (std::size_t i = subject.scheme.is_f16() ? 0 : 1; i < all.size(); ++i) {
-        json[all[i].name] = cost_json(all[i], subject.context);
-    }
+    add_costs(json, costs, subject.context);
     if (subject.sidecar) {
         json["sidecar"] = sidecar_json(*subject.sidecar, options.sidecar);
     }
@@ -303,29 +309,29 @@ Status set_scheme(const Options& options, Subject& subject) {
         subject.calibrated = true;
         return {};
     }
-    const Result<Scheme> parsed = parse_scheme(options.scheme.empty() ? kDefaultScheme : std::string_view(options.scheme));
-    if (!parsed.ok()) {
-        return parsed.status();
+    const Result<std::optional<Scheme>> asked = options.scheme.asked();
+    if (!asked.ok()) {
+        return asked.status();
     }
-    Result<Scheme> resolved = resolve(parsed.value(), options.calibrated);
+    subject.asked = asked.value().value_or(parse_scheme(kDefaultScheme).value());
+    Result<Scheme> resolved = resolve(subject.asked, options.calibrated);
     subject.calibrated = options.calibrated;
     if (!resolved.ok() && !options.calibrated) {  // only to be had calibrated
-        resolved = resolve(parsed.value(), true);
+        resolved = resolve(subject.asked, true);
         subject.calibrated = true;
     }
     if (!resolved.ok()) {
         return resolved.status();
     }
-    subject.asked = parsed.value();
     subject.scheme = resolved.value();
-    return {};
+    return subject.model ? check_layers(subject.scheme, static_cast<int>(subject.model->identity.layer_hashes.size())) : Status();
 }
 
 Status load_files(const Options& options, Subject& subject) {
     if (!options.sidecar.empty()) {
         Result<Sidecar> sidecar = load_sidecar(options.sidecar);
         if (!sidecar.ok()) {
-            return Status(sidecar.status().code(), "sidecar: " + sidecar.status().message());
+            return sidecar.status();
         }
         subject.sidecar = std::move(sidecar).value();
     }
@@ -356,7 +362,8 @@ void set_layers(const Options& options, Subject& subject) {
         subject.layers_from = fmt::format("{} layers of the sidecar", subject.layers.size());
     } else {
         subject.layers = {{.layer = 0, .num_kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128}};
-        subject.layers_from = "one layer of 8 KV heads, head_dim 128";
+        subject.layers_from = subject.scheme.layers.empty() ? "one layer of 8 KV heads, head_dim 128"
+                                                            : "one layer of each kind, 8 KV heads, head_dim 128";
     }
     subject.context = options.context > 0 ? options.context : kDefaultContext;
     if (options.context == 0 && subject.model && subject.model->context_length > 0) {
@@ -370,9 +377,7 @@ int run_info(const VerbCall& call) {
     Options options;
     CLI::App app{"Explains a sidecar or a scheme, and what a cache of that kind takes.", "vecinfer info"};
     CLI::Option* sidecar = app.add_option("sidecar", options.sidecar, "file written by `vecinfer calibrate`")->type_name("FILE");
-    app.add_option("-s,--scheme", options.scheme, fmt::format("scheme to explain (default {})", kDefaultScheme))
-        ->type_name("SCHEME")
-        ->excludes(sidecar);
+    options.scheme.add_to(app, fmt::format("scheme to explain (default {})", kDefaultScheme))->excludes(sidecar);
     app.add_flag("--calibrated", options.calibrated, "the scheme as it would be with a calibration")->excludes(sidecar);
     app.add_option("-m,--model", options.model, "GGUF model, for its layers and context length")->type_name("MODEL");
     app.add_option("--ctx", options.context,
@@ -385,7 +390,7 @@ int run_info(const VerbCall& call) {
     if (parse_args(app, "info", call, "", exit_code) == Parsed::finished) {
         return exit_code;
     }
-    if (options.sidecar.empty() && options.scheme.empty() && options.model.empty()) {
+    if (options.sidecar.empty() && !options.scheme.given() && options.model.empty()) {
         return usage_error("info", "nothing to explain: give a sidecar file, --scheme or -m");
     }
 
@@ -394,17 +399,19 @@ int run_info(const VerbCall& call) {
         return fail(status.message());
     }
     if (const Status status = set_scheme(options, subject); !status.ok()) {
-        return subject.sidecar ? fail(status.message()) : usage_error("info", status.message());
+        return subject.sidecar ? fail(status.message()) : scheme_error(status.message());
     }
     set_layers(options, subject);
-    const Result<Footprint> print = footprint(subject.scheme, subject.layers, subject.context, subject.calibrated);
-    if (!print.ok()) {
-        return fail(print.status().message());
+    const bool is_whole = subject.model || subject.sidecar || subject.scheme.layers.empty();
+    const Result<Costs> costs =
+        is_whole ? whole_costs(to_string(subject.asked), subject.scheme, subject.layers, subject.context, subject.calibrated)
+                 : costs_by_kind(subject.scheme, subject.layers.front(), subject.context, subject.calibrated);
+    if (!costs.ok()) {
+        return fail(costs.status().message());
     }
-    const std::vector<Cost> all = costs(subject, print.value());
 
     if (options.json) {
-        const Json json = subject_json(options, subject, print.value(), all);
+        const Json json = subject_json(options, subject, costs.value());
         // Names inside files may hold any bytes.
         fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
         return kExitOk;
@@ -417,7 +424,7 @@ int run_info(const VerbCall& call) {
                    subject.model->identity.name);
     }
     print_scheme(subject);
-    print_costs(subject, print.value(), all);
+    print_costs(subject, costs.value());
     return kExitOk;
 }
 

@@ -9,8 +9,10 @@
 #include "inspect/inspection.h"
 #include "locate.h"
 #include "process.h"
+#include "scheme_option.h"
 #include "sidecar_choice.h"
 #include "temporary_folder.h"
+#include "text_file.h"
 #include "verb.h"
 
 namespace vecinfer::cli {
@@ -34,7 +36,7 @@ struct Options {
     std::vector<std::string> texts;
     int layer = -1;
     std::string out;
-    std::string scheme;
+    SchemeOption scheme;
     std::string codebooks;
     int context = 512;
     int threads = 0;
@@ -52,8 +54,7 @@ void add_options(CLI::App& app, Options& options) {
         ->check(CLI::Range(0, 1 << 16))
         ->type_name("N");
     app.add_option("-o,--out", options.out, "folder for inspect.html and inspect.json; made if needed")->type_name("DIR");
-    app.add_option("-s,--scheme", options.scheme, fmt::format("scheme whose errors are shown (default {})", kDefaultScheme))
-        ->type_name("SCHEME");
+    options.scheme.add_to(app, fmt::format("scheme whose errors are shown, see `vecinfer --help` (default {})", kDefaultScheme));
     app.add_option("--codebooks", options.codebooks,
                    "sidecar of `vecinfer calibrate`, or none for data-free codebooks (default: a fitting one beside the model)")
         ->type_name("FILE|none");
@@ -119,9 +120,8 @@ Status write_results(const Options& options, const Json& inspection) {
 Status check_files(const Options& options) {
     Status status = check_gguf(options.model, "model");
     for (const std::string& text : options.texts) {
-        std::error_code error;
-        if (status.ok() && !fs::is_regular_file(text, error)) {
-            status = Status(ErrorCode::not_found, fmt::format("text: {} is not a file", text));
+        if (status.ok()) {
+            status = check_text(text);
         }
     }
     if (status.ok() && !options.out.empty()) {
@@ -146,19 +146,12 @@ int run_inspect(const VerbCall& call) {
     if (parse_args(app, "inspect", call, "", exit_code) == Parsed::finished) {
         return exit_code;
     }
-    std::optional<Scheme> scheme;
-    if (options.scheme.empty()) {
-        options.scheme = environment_value("VECINFER_SCHEME").value_or("");
+    const Result<std::optional<Scheme>> scheme = options.scheme.asked();
+    if (!scheme.ok()) {
+        return scheme_error(scheme.status().message());
     }
-    if (!options.scheme.empty()) {
-        const Result<Scheme> parsed = parse_scheme(options.scheme);
-        if (!parsed.ok()) {
-            return usage_error("inspect", parsed.status().message());
-        }
-        if (parsed->is_f16()) {
-            return usage_error("inspect", "scheme: got f16, expected one that compresses, e.g. vecinfer:k2v2");
-        }
-        scheme = parsed.value();
+    if (scheme.value() && scheme.value()->is_f16()) {
+        return usage_error("inspect", "scheme: got f16, expected one that compresses, e.g. vecinfer:k2v2");
     }
     if (const Status status = check_files(options); !status.ok()) {
         return fail(status.message());
@@ -166,8 +159,8 @@ int run_inspect(const VerbCall& call) {
     if (options.codebooks.empty()) {
         options.codebooks = environment_value("VECINFER_CODEBOOKS").value_or("");
     }
-    const Result<SidecarChoice> choice =
-        choose_sidecar(options.model, scheme, options.codebooks.empty() ? std::nullopt : std::optional(options.codebooks));
+    const Result<SidecarChoice> choice = choose_sidecar(
+        options.model, scheme.value(), options.codebooks.empty() ? std::nullopt : std::optional(options.codebooks));
     if (!choice.ok()) {
         return fail(choice.status().message());
     }

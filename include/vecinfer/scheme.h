@@ -140,6 +140,9 @@ Scheme scheme_of_layer(const Scheme& scheme, int layer);
 /// Checks every part against the values that exist; parse_scheme gives valid schemes only.
 Status validate(const Scheme& scheme);
 
+/// An error if `layers` names layers that a model of `num_layers` does not have.
+Status check_layers(const Scheme& scheme, int num_layers);
+
 /// Parses either spelling. Errors name the part, what was got and the values that exist.
 Result<Scheme> parse_scheme(std::string_view text);
 

@@ -88,8 +88,8 @@ Result<ModelInfo> read_model_info(const std::filesystem::path& path);
 Result<RowCodec> make_key_codec(const Scheme& scheme, const LayerShape& shape, const LayerCalibration* calibration);
 Result<RowCodec> make_value_codec(const Scheme& scheme, const LayerShape& shape, const LayerCalibration* calibration);
 
-/// ok() if `wanted` can be served by a sidecar calibrated for `have`: same codecs, transforms, norm and scope after resolve();
-/// window and prefill may differ.
+/// ok() if `wanted` can be served by a sidecar calibrated for `have`: same codecs, transforms, norm and scope after resolve(),
+/// and encode=shaped only by one calibrated for it. Window and prefill may differ. The error names the parts that differ.
 Status check_scheme(const Scheme& have, const Scheme& wanted);
 
 }  // namespace VECINFER_API

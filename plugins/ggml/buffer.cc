@@ -8,6 +8,7 @@
 #include <fstream>
 #include <unordered_map>
 
+#include "first_graph.h"
 #include "identity.h"
 
 namespace vecinfer::plugin {
@@ -40,6 +41,7 @@ void* get_base(ggml_backend_buffer_t buffer) {
 
 ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor* t) {
     CacheName name;
+    note_layer(t);
     if (!parse_cache_name(t, &name) || plugin().config.scheme.is_f16(name.layer)) {
         return GGML_STATUS_SUCCESS;
     }

@@ -37,8 +37,12 @@ Result<Config> read_config() {
     }
     config.scheme = scheme.value();
     config.spelling = to_string(config.scheme);
+    const Result<Scheme> calibrated = resolve(config.scheme, true);
+    if (!calibrated.ok()) {
+        return in_variable("VECINFER_SCHEME", calibrated.status());
+    }
     std::string paths = variable("VECINFER_CODEBOOKS", "none");
-    if (config.scheme.is_f16() || paths == "none") {
+    if (!learns(calibrated.value()) || paths == "none") {
         paths.clear();
     }
     for (std::size_t begin = 0; begin < paths.size();) {
@@ -57,7 +61,12 @@ Result<Config> read_config() {
     }
     // Data-free caches must be possible without anything that a calibration would have to supply.
     if (Result<Scheme> resolved = resolve(config.scheme, !config.sidecars.empty()); !resolved.ok()) {
-        return in_variable("VECINFER_SCHEME", resolved.status());
+        return in_variable(
+            "VECINFER_SCHEME",
+            {resolved.status().code(),
+             fmt::format("{}; make a calibration with `vecinfer calibrate -m MODEL -f TEXT --scheme {}` and name its "
+                         "file in VECINFER_CODEBOOKS",
+                         resolved.status().message(), config.spelling)});
     } else {
         config.scheme = resolved.value();
     }

@@ -12,9 +12,11 @@ namespace vecinfer::plugin {
 
 /// Environment, documented in docs/llama_cpp_plugin.md:
 ///   VECINFER_SCHEME     scheme spelling, default vecinfer:k2v2; f16 passes everything through
-///   VECINFER_CODEBOOKS  sidecar file, several separated by ':' (the first that fits a model's cache is used), or none: data-free
+///   VECINFER_CODEBOOKS  sidecar file, several separated by ':' (the first that fits a model's cache is used), or none:
+///   data-free.
+///                       Not looked at for schemes that learn nothing from a calibration
 ///   VECINFER_ISA        scalar, avx2, avx512 or avx512vbmi
-///   VECINFER_QUIET      1: no line at start
+///   VECINFER_QUIET      1: no start line
 struct Config {
     Scheme scheme;         // resolved
     std::string spelling;  // as asked for

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "first_graph.h"
 #include "identity.h"
 #include "shift.h"
 
@@ -122,6 +123,9 @@ Status GraphRun::plan() {
         if (plugin().config.scheme.is_f16() && !capturing()) {
             return {};
         }
+        if (Status status = check_layer_ranges(); !status.ok()) {
+            return {status.code(), fmt::format("VECINFER_SCHEME: {}", status.message())};
+        }
         find_positions();
         if (Status status = bind_head_sizes(); !status.ok()) {
             return status;
@@ -144,7 +148,11 @@ Status GraphRun::plan() {
                 return status;
             }
         }
-        return bind_workspaces();
+        Status status = bind_workspaces();
+        if (status.ok() && !capturing()) {
+            announce(graph_);
+        }
+        return status;
     } catch (const std::bad_alloc&) {
         return {ErrorCode::out_of_memory, "planning a graph: out of memory"};
     }

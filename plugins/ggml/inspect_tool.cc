@@ -281,7 +281,8 @@ Result<Samples> capture(const Options& options) {
     }
     const std::vector<llama_token> tokens = session->tokenize(text.value());
     if (tokens.size() < static_cast<std::size_t>(options.ctx)) {
-        return vecinfer::argument_error("text", fmt::format("{} tokens", tokens.size()), fmt::format("at least {}", options.ctx));
+        return vecinfer::argument_error("text", fmt::format("{} tokens", tokens.size()),
+                                        fmt::format("at least the {} of --ctx", options.ctx));
     }
     Samples samples;
     if (Status status = session->set_capture(observe, &samples); !status.ok()) {

@@ -119,35 +119,6 @@ void* proc_address(ggml_backend_reg_t, const char* name) {
     return nullptr;
 }
 
-void announce() {
-    const Config& config = plugin().config;
-    if (config.quiet) {
-        return;
-    }
-    if (config.scheme.is_f16()) {
-        std::fprintf(stderr, "vecinfer: f16, the KV cache is passed through unchanged\n");
-        return;
-    }
-    std::string bytes;
-    if (config.sidecars.empty()) {
-        const LayerShape shape{-1, 1, 128, 128};  // no layer of the scheme's `layers`
-        if (Result<Footprint> f = footprint(config.scheme, std::span(&shape, 1), 8192, false); f.ok()) {
-            bytes = fmt::format("{:.0f} bytes per token, layer and KV head of 128 (f16: {:.0f})", f->code_bytes_per_token,
-                                f->f16_bytes_per_token);
-        }
-    } else {
-        std::vector<LayerShape> shapes;
-        for (const LayerCalibration& layer : config.sidecars.front().layers) {
-            shapes.push_back(layer.shape);
-        }
-        if (Result<Footprint> f = footprint(config.scheme, shapes, 8192, true); f.ok()) {
-            bytes = fmt::format("{:.0f} bytes per token (f16: {:.0f})", f->code_bytes_per_token, f->f16_bytes_per_token);
-        }
-    }
-    std::fprintf(stderr, "vecinfer: %s, %s, %s\n", config.spelling.c_str(),
-                 config.sidecars.empty() ? "data-free codebooks" : config.sidecar_paths.front().c_str(), bytes.c_str());
-}
-
 }  // namespace
 
 ggml_backend_reg_t registry() {
@@ -179,10 +150,10 @@ ggml_backend_reg_t ggml_backend_init(void) {
     }
     // With a wrong environment the device stays visible but refuses to allocate: a run must not go on without the cache it asked
     // for.
-    if (plugin().config_status.ok()) {
-        announce();
-    } else {
+    if (!plugin().config_status.ok()) {
         report_error(plugin().config_status.message());
+    } else if (plugin().config.scheme.is_f16() && !plugin().config.quiet) {
+        std::fprintf(stderr, "vecinfer: f16, the KV cache is passed through unchanged\n");
     }
     return registry();
 }

@@ -136,13 +136,18 @@ Status validate(const Scheme& scheme) {
     if (Status s = check_range("recent", scheme.window.recent, 0, spelling::kMaxRecent); !s.ok()) {
         return s;
     }
-    int previous = -1;
+    const LayerOverride* previous = nullptr;
     for (const LayerOverride& o : scheme.layers) {
-        if (o.first <= previous || o.last < o.first || o.last > spelling::kMaxLayer) {
-            return argument_error("scheme: layers", fmt::format("{}-{} after {}", o.first, o.last, previous),
-                                  fmt::format("rising ranges up to {} that do not overlap", spelling::kMaxLayer));
+        if (o.first < 0 || o.last < o.first || o.last > spelling::kMaxLayer) {
+            return argument_error("scheme: layers", fmt::format("{}-{}", o.first, o.last),
+                                  fmt::format("first-last, rising, within 0 to {}", spelling::kMaxLayer));
         }
-        previous = o.last;
+        if (previous != nullptr && o.first <= previous->last) {
+            return argument_error("scheme: layers",
+                                  fmt::format("{} after {}", spelling::range_name(o), spelling::range_name(*previous)),
+                                  "rising ranges that do not overlap");
+        }
+        previous = &o;
         if (o.f16 ? o.key != kF16Spec || o.value != kF16Spec : false) {
             return argument_error("scheme: layers", "codecs with f16", "those of f16_scheme()");
         }
@@ -168,6 +173,16 @@ Status validate(const Scheme& scheme) {
         return argument_error("scheme: norm", "vector", "none or auto with scalar codecs, which have scales of their own");
     }
     return check_range("sink", scheme.window.sink, 0, spelling::kMaxSink);
+}
+
+Status check_layers(const Scheme& scheme, int num_layers) {
+    for (const LayerOverride& o : scheme.layers) {
+        if (o.last >= num_layers) {
+            return argument_error("scheme: layers", spelling::range_name(o),
+                                  fmt::format("layers 0 to {}: the model has {}", num_layers - 1, num_layers));
+        }
+    }
+    return {};
 }
 
 int shaping_rank(int head_dim) noexcept {

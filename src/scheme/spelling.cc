@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
@@ -324,6 +325,10 @@ bool find_codec(std::string_view name, CodecSpec& out) {
     return false;
 }
 
+std::string range_name(const LayerOverride& layers) {
+    return layers.first == layers.last ? fmt::format("{}", layers.first) : fmt::format("{}-{}", layers.first, layers.last);
+}
+
 std::string transform_name(const TransformSpec& spec) {
     if (spec.automatic) {
         return "auto";
@@ -351,7 +356,7 @@ std::string layers_text(const Scheme& scheme, const Family* family) {
     std::string out;
     for (const LayerOverride& o : scheme.layers) {
         out += out.empty() ? ",layers=" : "/";
-        out += o.first == o.last ? fmt::format("{}:", o.first) : fmt::format("{}-{}:", o.first, o.last);
+        out += spelling::range_name(o) + ":";
         const std::string_view k = family != nullptr ? width_name(o.key, family->key_widths) : std::string_view();
         const std::string_view v = family != nullptr ? width_name(o.value, family->value_widths) : std::string_view();
         if (o.f16) {
@@ -368,11 +373,12 @@ std::string layers_text(const Scheme& scheme, const Family* family) {
 }  // namespace
 
 Result<Scheme> parse_scheme(std::string_view text) {
-    const std::size_t colon = text.find(':');
-    const std::string_view family = text.substr(0, colon);
+    const std::size_t end = std::min(text.find_first_of(":,"), text.size());
+    const std::string_view family = text.substr(0, end);
+    const std::string_view parts = text.substr(std::min(end + 1, text.size()));
     if (family == "f16") {
-        if (colon != std::string_view::npos) {
-            return scheme_error("f16", text.substr(colon), "no options");
+        if (end < text.size()) {
+            return scheme_error("f16", parts, "no options: nothing is compressed");
         }
         return f16_scheme();
     }
@@ -381,8 +387,11 @@ Result<Scheme> parse_scheme(std::string_view text) {
         return scheme_error("family", family, fmt::format("one of {}", fmt::join(scheme_families(), ", ")));
     }
     Scheme out = known->defaults;
-    if (colon != std::string_view::npos) {
-        if (Status s = parse_parts(text.substr(colon + 1), *known, out); !s.ok()) {
+    if (end < text.size()) {
+        if (text[end] == ',') {
+            return scheme_error("family", text, fmt::format("a colon after {}, for example {}:recent=64", family, family));
+        }
+        if (Status s = parse_parts(parts, *known, out); !s.ok()) {
             return s;
         }
     }

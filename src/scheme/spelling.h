@@ -24,6 +24,9 @@ std::string codec_name(const CodecSpec& spec);
 /// False if there is no codec of that name.
 bool find_codec(std::string_view name, CodecSpec& out);
 
+/// "7" or "0-1"
+std::string range_name(const LayerOverride& layers);
+
 /// "auto", "none" or the steps in order joined by +, e.g. "center+smooth-opt+hadamard".
 std::string transform_name(const TransformSpec& spec);
 

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "sidecar/guard.h"
 #include "vecinfer/sidecar.h"
 
@@ -152,6 +154,41 @@ Result<RowCodec> make_codec(Side side, const Scheme& unresolved, const LayerShap
     return codec;
 }
 
+std::vector<std::string_view> parts_of(std::string_view spelling) {
+    std::vector<std::string_view> parts;
+    for (std::size_t begin = 0; begin <= spelling.size();) {
+        const std::size_t end = std::min(spelling.find_first_of(":,", begin), spelling.size());
+        // Ranges of layers have colons of their own.
+        const bool is_layers = spelling.substr(begin).starts_with("layers=");
+        parts.push_back(spelling.substr(begin, is_layers ? std::string_view::npos : end - begin));
+        begin = is_layers ? spelling.size() + 1 : end + 1;
+    }
+    return parts;
+}
+
+// What is spelled differently in two schemes, of each: "k=d2b8,norm=none".
+std::pair<std::string, std::string> differing_parts(const Scheme& a, const Scheme& b) {
+    const std::string a_text = to_long_string(a);
+    const std::string b_text = to_long_string(b);
+    std::vector<std::string_view> a_parts = parts_of(a_text);
+    std::vector<std::string_view> b_parts = parts_of(b_text);
+    if (a.is_f16() || b.is_f16()) {
+        return {to_string(a), to_string(b)};
+    }
+    const std::size_t most = std::max(a_parts.size(), b_parts.size());
+    a_parts.resize(most, "no layers");
+    b_parts.resize(most, "no layers");
+    std::vector<std::string_view> only_a;
+    std::vector<std::string_view> only_b;
+    for (std::size_t i = 0; i < most; ++i) {
+        if (a_parts[i] != b_parts[i]) {
+            only_a.push_back(a_parts[i]);
+            only_b.push_back(b_parts[i]);
+        }
+    }
+    return {fmt::format("{}", fmt::join(only_a, ",")), fmt::format("{}", fmt::join(only_b, ","))};
+}
+
 }  // namespace
 
 Result<RowCodec> make_key_codec(const Scheme& scheme, const LayerShape& shape, const LayerCalibration* calibration) {
@@ -175,11 +212,15 @@ Status check_scheme(const Scheme& have, const Scheme& wanted) {
         Scheme same = b.value();
         same.window = a->window;
         same.prefill = a->prefill;
-        if (same != a.value()) {
-            return {ErrorCode::mismatch, fmt::format("scheme: got {}, but the sidecar was calibrated for {}",
-                                                     to_long_string(b.value()), to_long_string(a.value()))};
+        // Codebooks do not depend on how vectors will find their codes; shaping needs its directions besides.
+        if (same.encode != Encode::shaped) {
+            same.encode = a->encode;
         }
-        return {};
+        if (same == a.value()) {
+            return {};
+        }
+        const auto [got, calibrated] = differing_parts(same, a.value());
+        return {ErrorCode::mismatch, fmt::format("scheme: got {}, but the sidecar was calibrated for {}", got, calibrated)};
     });
 }
 

@@ -197,6 +197,8 @@ TEST_F(CompareTest, UnknownSchemesAreRefusedWithTheKnownFamiliesBeforeAnyWork) {
     EXPECT_FALSE(fs::exists(path("calls")));
     EXPECT_FALSE(fs::exists(path("out")));
     expect_error(compare({"--peers", "q8_0,q9_9"}), 2, "q9_9");
+    expect_error(compare({"--peers", ""}), 2, "--peers: got nothing");
+    EXPECT_EQ(run.err.find("rotated"), run.err.rfind("rotated")) << "families are listed once: " << run.err;
     expect_error(compare({"--schemes", "vecinfer:k2v2@"}), 2, "behind @");
 }
 
@@ -301,15 +303,42 @@ TEST_F(CompareTest, WithoutCalibrationTextSchemesAreDataFreeAndSaySo) {
     EXPECT_THAT(doc["rows"][2]["reason"], HasSubstr("--calibration-text"));
 }
 
-TEST_F(CompareTest, ASidecarOfTheUsersIsUsedAndMustFit) {
-    ASSERT_EQ(compare({"--schemes", "vecinfer:k2v2@prepared.gguf,vecinfer:k4v4@prepared.gguf", "--no-speed", "--no-retrieval"})
+TEST_F(CompareTest, ASidecarOfTheUsersIsUsed) {
+    ASSERT_EQ(compare({"--schemes", "vecinfer:k2v2@prepared.gguf,vecinfer:k2v2,encode=nearest@prepared.gguf", "--no-speed",
+                       "--no-retrieval"})
                   .exit_code,
               0);
     const json doc = result();
     EXPECT_EQ(doc["rows"][1]["codebooks"], "prepared.gguf");
     EXPECT_EQ(doc["rows"][1]["status"], "ok");
-    EXPECT_EQ(doc["rows"][2]["status"], "unsupported");
-    EXPECT_THAT(doc["rows"][2]["reason"], HasSubstr("cannot serve"));
+    EXPECT_EQ(doc["rows"][2]["status"], "ok");
+}
+
+TEST_F(CompareTest, WrongInputsAreFoundBeforeAnyWork) {
+    write_model("other.gguf", {.name = "Other", .num_kv_heads = 2, .head_dim = 64, .weight = 3.0F});
+    write_sidecar("foreign.gguf", "vecinfer:k2v2", "other.gguf");
+    write("damaged.gguf", "GGUF");
+    for (const auto& [scheme, message] : {std::pair{"vecinfer:k2v2@gone.gguf", "gone.gguf: cannot open"},
+                                          {"vecinfer:k4v4@prepared.gguf", "cannot serve vecinfer:k4v4"},
+                                          {"vecinfer:k2v2@foreign.gguf", "calibrated for another model"},
+                                          {"vecinfer:k2v2@damaged.gguf", "damaged.gguf"},
+                                          {"kivi@prepared.gguf", "has no use for them"},
+                                          {"vecinfer:k2v2,layers=0-2:f16@free", "layers: got 0-2, expected layers 0 to 1"}}) {
+        expect_error(compare({"--schemes", std::string("vecinfer:k4v2@free,") + scheme}), 1, message);
+    }
+    EXPECT_FALSE(fs::exists(path("calls")));
+    EXPECT_FALSE(fs::exists(path("out")));
+}
+
+TEST_F(CompareTest, NothingToCompareIsAnError) {
+    for (const char* list : {"", ",", "vecinfer:k2v2@free,"}) {
+        expect_error(compare({"--schemes", list}), 2, "--schemes: '': scheme: family: got nothing");
+    }
+    const CommandResult run = compare({"--schemes", "vecinfer:k2v2@free,vecinfer:k4v4@free"}, {{"REFUSE_ON", "vecinfer:"}});
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_THAT(run.out, HasSubstr("vecinfer:k4v4@free: unsupported: heads too small"));
+    EXPECT_THAT(run.err, HasSubstr("nothing but the base could be measured"));
+    EXPECT_EQ(result()["rows"][0]["quality"]["ppl"], 12.5) << "what was measured is kept";
 }
 
 TEST_F(CompareTest, TheMeasuredTextIsNotACalibrationText) {
@@ -332,9 +361,11 @@ TEST_F(CompareTest, ASchemeThatCannotServeTheModelNamesTheReasonAndTheOthersGoOn
     const CommandResult small = vecinfer({"compare", "-m", "small.gguf", "-f", "text.txt", "--out", "small", "--ctx", "256",
                                           "--chunks", "1", "--schemes", "vecinfer:k1v1@free", "--peers", "q8_0"},
                                          {{"CALLS", path("calls").string()}});
-    EXPECT_EQ(small.exit_code, 0) << small.err;
-    EXPECT_THAT(small.out,
-                AllOf(HasSubstr("vecinfer:k1v1@free: unsupported: "), HasSubstr("q8_0: unsupported: layer 0 has heads of 20")));
+    EXPECT_EQ(small.exit_code, 1);
+    EXPECT_EQ(small.out, "");
+    EXPECT_THAT(small.err, AllOf(HasSubstr("nothing can be compared on this model: vecinfer:k1v1@free: "),
+                                 HasSubstr("; q8_0: layer 0 has heads of 20")));
+    EXPECT_FALSE(fs::exists(path("small")));
 }
 
 TEST_F(CompareTest, AToolThatDiesIsReportedAndTriedAgainNextTime) {

@@ -17,7 +17,8 @@ protected:
     void SetUp() override {
         CliTest::SetUp();
         for (const char* name :
-             {"llama-completion", "llama-cli", "llama-server", "llama-perplexity", "llama-bench", "vecinfer-calibrate"}) {
+             {"llama-completion", "llama-cli", "llama-server", "llama-perplexity", "llama-bench", "vecinfer-calibrate",
+              "vecinfer-retrieve", "vecinfer-inspect", "vecinfer-bench-kernels", "gnuplot"}) {
             write_tool(name);
         }
         write_bench("echo '  VecInfer: compressed cache'");
@@ -28,7 +29,8 @@ protected:
               "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'version: 1.2.3 (fake)'; exit 0; fi\n" + list_devices + "\n");
     }
 
-    json doctor(int exit_code, const std::map<std::string, std::string>& environment = {}) const {
+    json doctor(int exit_code, std::map<std::string, std::string> environment = {}) const {
+        environment.emplace("PATH", path("tools").string() + ":/usr/bin:/bin");
         const CommandResult result = vecinfer({"doctor", "--json"}, environment);
         EXPECT_EQ(result.exit_code, exit_code) << result.out;
         return json::parse(result.out, nullptr, false);
@@ -56,7 +58,15 @@ TEST_F(DoctorTest, AHealthySetUpHasNoProblems) {
     ASSERT_EQ(report["tools"].size(), 5);
     EXPECT_EQ(report["tools"][0]["version"], "1.2.3 (fake)");
     EXPECT_EQ(report["isa"]["available"][0], "scalar");
-    EXPECT_THAT(vecinfer({"doctor"}).out, HasSubstr("everything is in place"));
+    std::vector<std::string> helpers;
+    for (const json& helper : report["helpers"]) {
+        helpers.push_back(helper["name"]);
+        EXPECT_EQ(helper["path"], path("tools/" + helpers.back()).string());
+    }
+    EXPECT_EQ(helpers, (std::vector<std::string>{"vecinfer-calibrate", "vecinfer-retrieve", "vecinfer-inspect",
+                                                 "vecinfer-bench-kernels", "gnuplot"}));
+    EXPECT_THAT(vecinfer({"doctor"}, {{"PATH", path("tools").string() + ":/usr/bin:/bin"}}).out,
+                AllOf(HasSubstr("everything is in place"), HasSubstr("\nvecinfer-bench-kernels " + path("tools").string())));
 }
 
 TEST_F(DoctorTest, MissingToolsAreAWarningUntilNoneIsLeft) {
@@ -117,18 +127,34 @@ TEST_F(DoctorTest, RightVariablesAreNot) {
     EXPECT_EQ(report["isa"]["selected"], "scalar");
 }
 
-TEST_F(DoctorTest, AMissingHelperIsAWarning) {
-    // A copy outside the build tree, where the real helper may exist.
+TEST_F(DoctorTest, MissingHelpersAreWarningsThatSayWhoNeedsThem) {
+    // A copy outside the build tree, where the real helpers may exist.
     std::filesystem::create_directory(path("bin"));
     std::filesystem::copy_file(VECINFER_COMMAND, path("bin/vecinfer"));
-    std::filesystem::remove(path("tools/vecinfer-calibrate"));
+    for (const char* name :
+         {"vecinfer-calibrate", "vecinfer-retrieve", "vecinfer-inspect", "vecinfer-bench-kernels", "gnuplot"}) {
+        std::filesystem::remove(path(std::string("tools/") + name));
+    }
+    // The tools of this test are shell scripts.
+    std::filesystem::create_directory(path("shell"));
+    std::filesystem::create_symlink("/bin/sh", path("shell/sh"));
     const CommandResult result =
-        run({path("bin/vecinfer").string(), "doctor", "--json"},
-            {{"VECINFER_TOOLS", path("tools").string()}, {"VECINFER_PLUGIN", path("plugin.so").string()}});
+        run({path("bin/vecinfer").string(), "doctor", "--json"}, {{"VECINFER_TOOLS", path("tools").string()},
+                                                                  {"VECINFER_PLUGIN", path("plugin.so").string()},
+                                                                  {"PATH", path("shell").string()}});
     EXPECT_EQ(result.exit_code, 0) << result.out;
     const json report = json::parse(result.out, nullptr, false);
-    EXPECT_TRUE(report["calibrate_helper"].is_null());
-    EXPECT_EQ(problem(report, "vecinfer-calibrate")["severity"], "warning");
+    for (const auto& [name, needed_by] : {std::pair{"vecinfer-calibrate", "vecinfer calibrate"},
+                                          {"vecinfer-retrieve", "vecinfer compare"},
+                                          {"vecinfer-inspect", "vecinfer inspect"},
+                                          {"vecinfer-bench-kernels", "vecinfer bench-kernels"},
+                                          {"gnuplot", "vecinfer compare"}}) {
+        EXPECT_EQ(problem(report, name)["severity"], "warning");
+        EXPECT_THAT(problem(report, name)["remedy"].get<std::string>(), HasSubstr(needed_by));
+    }
+    for (const json& helper : report["helpers"]) {
+        EXPECT_TRUE(helper["path"].is_null()) << helper;
+    }
 }
 
 }  // namespace

@@ -107,6 +107,29 @@ TEST_F(InfoTest, CalibratedCountsWhatASidecarOfTheSchemeHas) {
     }
 }
 
+TEST_F(InfoTest, WithoutAModelLayersOfTheirOwnAreShownByKind) {
+    const std::string scheme = "vecinfer:k2v2,recent=0,sink=0,layers=0-1:k4v4/5:f16/7:k4v4";
+    const json data = info({"--scheme", scheme});
+    EXPECT_TRUE(data["kv_bytes_per_token"].is_null());
+    EXPECT_TRUE(data["cache_bytes"].is_null());
+    ASSERT_EQ(data["layer_kinds"].size(), 3u);
+    // One layer of 8 heads of 128: 4 and 2 bits with a byte of norm, and f16.
+    EXPECT_EQ(data["layer_kinds"][0]["layers"], "layers 0-1, 7");
+    EXPECT_EQ(data["layer_kinds"][0]["kv_bytes_per_token"], 2 * 8 * (128 * 4 / 8 + 1));
+    EXPECT_EQ(data["layer_kinds"][1]["layers"], "layers 5");
+    EXPECT_EQ(data["layer_kinds"][1]["kv_bytes_per_token"], 2 * 8 * 128 * 2);
+    EXPECT_EQ(data["layer_kinds"][2]["layers"], "other layers");
+    EXPECT_EQ(data["layer_kinds"][2]["kv_bytes_per_token"], 2 * 8 * (128 * 2 / 8 + 1));
+    EXPECT_EQ(data["f16"]["kv_bytes_per_token"], 2 * 8 * 128 * 2);
+    EXPECT_THAT(vecinfer({"info", "--scheme", scheme}).out, AllOf(HasSubstr("one layer of each kind"), HasSubstr("-m MODEL"),
+                                                                  HasSubstr("  layers 0-1, 7  "), HasSubstr("  other layers  ")));
+
+    write_model("m.gguf", {.num_layers = 8});
+    const json whole = info({"--scheme", scheme, "-m", "m.gguf"});
+    EXPECT_FALSE(whole.contains("layer_kinds"));
+    EXPECT_EQ(whole["kv_bytes_per_token"], 2 * 2 * (3 * (16 * 4 / 8 + 1) + 16 * 2 + 4 * (16 * 2 / 8 + 1)));
+}
+
 TEST_F(InfoTest, TransformsAreNamedForPeopleAndPrograms) {
     struct Case {
         std::string options;
@@ -148,9 +171,13 @@ TEST_F(InfoTest, Errors) {
     write_model("other.gguf", {.name = "Other", .weight = 5.0F});
     write_sidecar("c.gguf", "vecinfer:k2v2", "other.gguf");
     write("bad.gguf", "GGUFgarbage");
+    const CommandResult truncated = vecinfer({"info", "bad.gguf"});
+    EXPECT_EQ(truncated.err.find("sidecar"), truncated.err.rfind("sidecar")) << truncated.err;
     const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
         {{"info"}, 2, "nothing to explain"},
         {{"info", "--scheme", "vecinfer:k2"}, 2, "k2"},
+        {{"info", "--scheme", ""}, 2, "scheme: family: got nothing, expected one of f16, vecinfer"},
+        {{"info", "--scheme", "vecinfer:layers=2:f16", "-m", "m.gguf"}, 2, "layers: got 2, expected layers 0 to 1"},
         {{"info", "c.gguf", "--scheme", "f16"}, 2, "excludes"},
         {{"info", "c.gguf", "--calibrated"}, 2, "excludes"},
         {{"info", "--scheme", "f16", "--ctx", "0"}, 2, "--ctx"},

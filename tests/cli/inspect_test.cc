@@ -154,7 +154,9 @@ TEST_F(InspectTest, WrongInput) {
     expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "--layer", "-1"}), 2, "--layer");
     expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "--scheme", "f16"}), 2, "got f16");
     expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "--scheme", "nonsense"}), 2, "nonsense");
-    expect_error(inspect({"-m", "m.gguf", "-f", "gone.txt"}), 1, "gone.txt is not a file");
+    expect_error(inspect({"-m", "m.gguf", "-f", "gone.txt"}), 1, "gone.txt does not exist");
+    write("empty.txt", "");
+    expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "-f", "empty.txt"}), 1, "text: empty.txt is empty");
     expect_error(inspect({"-m", "gone.gguf", "-f", "text.txt"}), 1, "gone.gguf does not exist");
     expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "--out", "/proc/x"}), 1, "cannot make the folder /proc/x");
 }

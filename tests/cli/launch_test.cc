@@ -13,6 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Pair;
+using testing::StartsWith;
 using Words = std::vector<std::string>;
 
 LaunchRequest request(Words passthrough) {
@@ -77,7 +78,6 @@ TEST(PassthroughModels, SplitsAtCommasOnlyForBench) {
 
 TEST(PassthroughWarnings, NameWhatKeepsTheCacheUncompressed) {
     EXPECT_THAT(passthrough_warnings(request({"-dev", "CUDA0"})), ElementsAre(HasSubstr("-dev CUDA0")));
-    EXPECT_THAT(passthrough_warnings(request({"-fa", "off"})), ElementsAre(HasSubstr("-fa off")));
     EXPECT_THAT(passthrough_warnings(request({"-ngl", "0"})), ElementsAre(HasSubstr("-ngl 0")));
     EXPECT_THAT(passthrough_warnings(request({"-nkvo"})), ElementsAre(HasSubstr("-nkvo")));
     EXPECT_THAT(passthrough_warnings(request({"-nkvo", "1"})), ElementsAre(HasSubstr("-nkvo")));
@@ -88,6 +88,49 @@ TEST(PassthroughWarnings, AreSilentWhenAllIsWell) {
     LaunchRequest plain = request({"-dev", "CUDA0", "-fa", "off"});
     plain.plugin.reset();
     EXPECT_THAT(passthrough_warnings(plain), IsEmpty());
+}
+
+TEST(CheckPassthrough, RefusesWhatACompressedCacheCannotRunWith) {
+    const auto message = [](Words passthrough) { return check_passthrough(request(std::move(passthrough))).message(); };
+    EXPECT_EQ(
+        message({"-fa", "off"}),
+        "-fa: got off, expected on, as only flash attention reads a compressed cache, with scheme vecinfer:k4v2; --no-plugin "
+        "runs the stock tool as it is");
+    for (const Words& words : {Words{"-fa", "0"}, Words{"--flash-attn", "disabled"}, Words{"-fa", "on", "--flash_attn", "off"}}) {
+        EXPECT_THAT(message(words), StartsWith("-fa: got ")) << words[0];
+    }
+    EXPECT_EQ(
+        message({"-ctk", "q8_0"}),
+        "-ctk: got q8_0, expected f16, which is what the plugin compresses, with scheme vecinfer:k4v2; --no-plugin runs the "
+        "stock tool as it is");
+    EXPECT_THAT(message({"--cache-type-v", "q4_0"}), StartsWith("-ctv: got q4_0"));
+}
+
+TEST(CheckPassthrough, TheLastValueCountsUnlessTheToolRunsThemAll) {
+    LaunchRequest one = request({"-fa", "off", "-fa", "on", "-ctk", "q8_0", "-ctk", "f16", "-ctv", "f16"});
+    EXPECT_TRUE(check_passthrough(one).ok());
+    one.value_lists = true;
+    EXPECT_FALSE(check_passthrough(one).ok());
+    LaunchRequest lists = request({"-fa", "1,0"});
+    EXPECT_TRUE(check_passthrough(lists).ok()) << "no tool but llama-bench knows lists";
+    lists.value_lists = true;
+    EXPECT_THAT(check_passthrough(lists).message(), StartsWith("-fa: got 0"));
+    lists.passthrough = {"-ctv", "f16,q8_0"};
+    EXPECT_THAT(check_passthrough(lists).message(), StartsWith("-ctv: got q8_0"));
+}
+
+TEST(CheckPassthrough, NothingIsRefusedThatIsNotCompressed) {
+    const Words words = {"-fa", "off", "-ctk", "q8_0"};
+    LaunchRequest plain = request(words);
+    plain.plugin.reset();
+    EXPECT_TRUE(check_passthrough(plain).ok());
+    LaunchRequest f16 = request(words);
+    f16.scheme = "f16";
+    EXPECT_TRUE(check_passthrough(f16).ok());
+    LaunchRequest elsewhere = request(words);
+    elsewhere.passthrough.insert(elsewhere.passthrough.end(), {"-ngl", "0"});
+    EXPECT_TRUE(check_passthrough(elsewhere).ok());
+    EXPECT_TRUE(check_passthrough(request({"-fa", "auto", "-p", "-fa"})).ok());
 }
 
 TEST(ShellLine, QuotesEveryWordThatNeedsIt) {

@@ -108,6 +108,41 @@ TEST_F(SidecarChoiceTest, ADamagedFileDoesNotHideAGoodOne) {
     EXPECT_EQ(choose("vecinfer:k2v2").value().path, path("m.k2v2.vecinfer.gguf"));
 }
 
+TEST_F(SidecarChoiceTest, ASchemeWithoutCodebooksOpensNoFile) {
+    write("m.vecinfer.gguf", "GGUF but not really");
+    for (const char* scheme : {"kivi:k2v2", "innerq:k3v3,kt=none", "f16"}) {
+        const auto choice = choose(scheme);
+        ASSERT_TRUE(choice.ok()) << choice.status().message();
+        EXPECT_FALSE(choice->path);
+        EXPECT_THAT(choice->explanation, Not(HasSubstr("data-free")));
+        EXPECT_EQ(choose(scheme, path("m.vecinfer.gguf").string()).status().message(),
+                  "codebooks: got " + path("m.vecinfer.gguf").string() + ", expected none: scheme " +
+                      to_string(parse_scheme(scheme).value()) + " has no use for them");
+    }
+    EXPECT_FALSE(choose("innerq:k3v3").ok()) << "its channel norm could be in the file";
+}
+
+TEST_F(SidecarChoiceTest, ACalibrationForShapedServesTheOtherEncodings) {
+    write_sidecar("m.vecinfer.gguf", "vecinfer:k2v2", "m.gguf");
+    for (const char* scheme : {"vecinfer:k2v2,encode=nearest", "vecinfer:k2v2,encode=unbiased"}) {
+        const auto choice = choose(scheme);
+        ASSERT_TRUE(choice.ok()) << choice.status().message();
+        EXPECT_EQ(choice->path, path("m.vecinfer.gguf"));
+        EXPECT_EQ(to_string(choice->scheme), scheme);
+    }
+    write_sidecar("n.gguf", "vecinfer:k2v2,encode=nearest", "m.gguf");
+    EXPECT_THAT(choose("vecinfer:k2v2", path("n.gguf").string()).status().message(),
+                testing::EndsWith("scheme: got encode=shaped, but the sidecar was calibrated for encode=nearest"));
+}
+
+TEST_F(SidecarChoiceTest, LayersMustBeInTheModel) {
+    for (const std::optional<std::string>& codebooks : {std::optional<std::string>(), std::optional<std::string>("none")}) {
+        EXPECT_EQ(choose("vecinfer:k2v2,layers=2:f16", codebooks).status().message(),
+                  "scheme: layers: got 2, expected layers 0 to 1: the model has 2");
+        EXPECT_TRUE(choose("vecinfer:k2v2,layers=1:f16", codebooks).ok());
+    }
+}
+
 TEST_F(SidecarChoiceTest, NoneForcesDataFree) {
     write_sidecar("m.vecinfer.gguf", "vecinfer:k2v2", "m.gguf");
     const auto choice = choose("vecinfer:k2v2", "none");
@@ -119,6 +154,11 @@ TEST_F(SidecarChoiceTest, ASchemeThatNeedsCalibrationIsRefusedWithoutOne) {
     const auto choice = choose("vecinfer:k2v2,kt=smooth+hadamard", "none");
     ASSERT_FALSE(choice.ok());
     EXPECT_THAT(choice.status().message(), HasSubstr("vecinfer calibrate"));
+    // A line that can be copied; the folder's name has blanks.
+    EXPECT_THAT(
+        choose("million:k4v2").status().message(),
+        AllOf(HasSubstr("million:k4v2 needs a calibration (no m.vecinfer.gguf beside the model)"),
+              testing::EndsWith("`vecinfer calibrate -m '" + path("m.gguf").string() + "' -f TEXT --scheme million:k4v2`")));
 }
 
 TEST_F(SidecarChoiceTest, ANamedFileDecidesTheSchemeIfNoneIsGiven) {

@@ -205,6 +205,47 @@ TEST_F(ToolVerbTest, WarnsThatADeviceLeavesTheCacheAlone) {
     EXPECT_THAT(result.err, HasSubstr("warning: -dev CUDA0 leaves out VecInfer"));
 }
 
+TEST_F(ToolVerbTest, WhatACompressedCacheCannotRunWithIsRefusedBeforeTheLaunch) {
+    for (const std::vector<std::string>& words : {std::vector<std::string>{"-fa", "off"}, {"-fa", "0"}, {"-ctv", "q8_0"}}) {
+        std::vector<std::string> arguments = {"run", "-m", "m.gguf", "--", "-p", "x"};
+        arguments.insert(arguments.end(), words.begin(), words.end());
+        const CommandResult result = vecinfer(arguments);
+        EXPECT_EQ(result.exit_code, 2);
+        EXPECT_EQ(result.out, "");
+        EXPECT_THAT(result.err, AllOf(IsOneErrorLine(), HasSubstr(words[0] + ": got " + words[1])));
+        arguments.insert(arguments.begin() + 1, {"--scheme", "f16"});
+        EXPECT_EQ(vecinfer(arguments).exit_code, 0);
+    }
+    const CommandResult variable = vecinfer({"serve", "-m", "m.gguf"}, {{"LLAMA_ARG_CACHE_TYPE_K", "q4_0"}});
+    EXPECT_EQ(variable.exit_code, 2);
+    EXPECT_THAT(variable.err, AllOf(IsOneErrorLine(), HasSubstr("LLAMA_ARG_CACHE_TYPE_K: got q4_0")));
+    EXPECT_EQ(vecinfer({"serve", "-m", "m.gguf", "--", "-ctk", "f16"}, {{"LLAMA_ARG_CACHE_TYPE_K", "q4_0"}}).exit_code, 0);
+}
+
+TEST_F(ToolVerbTest, SchemeErrorsNameTheVariableAndTheHelpThatListsOptions) {
+    const CommandResult variable = vecinfer({"run", "-m", "m.gguf"}, {{"VECINFER_SCHEME", "vecinfer:k9v2"}});
+    EXPECT_EQ(variable.exit_code, 2);
+    EXPECT_THAT(variable.err, AllOf(IsOneErrorLine(), HasSubstr("VECINFER_SCHEME: scheme: width: got 9"),
+                                    HasSubstr("(see `vecinfer --help`)")));
+    const CommandResult option = vecinfer({"run", "-m", "m.gguf", "--scheme", ""}, {{"VECINFER_SCHEME", "vecinfer:k4v2"}});
+    EXPECT_EQ(option.exit_code, 2);
+    EXPECT_THAT(option.err,
+                AllOf(IsOneErrorLine(), HasSubstr("scheme: family: got nothing"), HasSubstr("(see `vecinfer --help`)")));
+    const std::string help = vecinfer({"--help"}).out;
+    for (const char* listed : {"recent=N", "sink=N", "layers=", "prefill=", "encode=", "innerq", "rotated"}) {
+        EXPECT_THAT(help, HasSubstr(listed));
+    }
+}
+
+TEST_F(ToolVerbTest, LayersBeyondTheModelAreRefused) {
+    for (const char* verb : {"run", "serve"}) {
+        const CommandResult result = vecinfer({verb, "-m", "m.gguf", "--scheme", "vecinfer:k2v2,layers=0:k4v4/1-2:f16"});
+        EXPECT_EQ(result.exit_code, 2);
+        EXPECT_THAT(result.err, AllOf(IsOneErrorLine(), HasSubstr("layers: got 1-2, expected layers 0 to 1: the model has 2")));
+    }
+    EXPECT_EQ(vecinfer({"run", "-m", "m.gguf", "--scheme", "vecinfer:k2v2,layers=0-1:k4v4"}).exit_code, 0);
+}
+
 TEST_F(ToolVerbTest, HelpAndVersion) {
     EXPECT_THAT(vecinfer({"--version"}).out, StartsWith("vecinfer 0."));
     for (const char* verb : {"run", "serve", "perplexity", "bench", "calibrate", "info", "doctor"}) {

@@ -243,13 +243,29 @@ TEST(Sidecar, SchemesThatCanShareASidecar) {
     for (const char* wanted :
          {"vecinfer:k4v2", "vecinfer:k2v2,kt=hadamard", "vecinfer:k2v2,kt=smooth+hadamard",
           "vecinfer:k2v2,kt=center+smooth+hadamard", "vecinfer:k2v2,kt=center+full", "vecinfer:k2v2,vt=center+hadamard",
-          "vecinfer:k2v2,encode=nearest", "vecinfer:k2v2,scope=head", "vecinfer:k2v2,norm=none", "f16"}) {
+          "vecinfer:k2v2,scope=head", "vecinfer:k2v2,norm=none", "f16", "vecinfer:k2v2,layers=0:f16"}) {
         const Status status = check("vecinfer:k2v2", wanted);
         EXPECT_EQ(status.code(), ErrorCode::mismatch) << wanted;
     }
-    const std::string message = check("vecinfer:k2v2", "vecinfer:k4v2").message();
-    EXPECT_NE(message.find("k=d2b8"), std::string::npos) << message;
-    EXPECT_NE(message.find("k=d4b8"), std::string::npos) << message;
+    EXPECT_EQ(check("vecinfer:k2v2", "vecinfer:k4v2").message(), "scheme: got k=d2b8, but the sidecar was calibrated for k=d4b8");
+    EXPECT_EQ(check("vecinfer:k2v2", "vecinfer:k2v2,recent=1,vt=none,layers=0:f16/3:k4v2").message(),
+              "scheme: got vt=none,layers=0:f16/3:d2b8+d4b8, but the sidecar was calibrated for vt=hadamard,no layers");
+    EXPECT_EQ(check("rotated:k2v2", "f16").message(), "scheme: got f16, but the sidecar was calibrated for " +
+                                                          to_string(resolve(parse_scheme("rotated:k2v2").value(), true).value()));
+}
+
+TEST(Sidecar, EncodingsShareCodebooksUnlessTheyNeedDirections) {
+    const auto check = [](const char* have, const char* wanted) {
+        return check_scheme(parse_scheme(have).value(), parse_scheme(wanted).value());
+    };
+    for (const char* have : {"vecinfer:k2v2", "vecinfer:k2v2,encode=nearest", "vecinfer:k2v2,encode=unbiased"}) {
+        EXPECT_TRUE(check(have, "vecinfer:k2v2,encode=nearest").ok()) << have;
+        EXPECT_TRUE(check(have, "vecinfer:k2v2,encode=unbiased").ok()) << have;
+    }
+    EXPECT_EQ(check("vecinfer:k2v2,encode=unbiased", "vecinfer:k2v2").message(),
+              "scheme: got encode=shaped, but the sidecar was calibrated for encode=unbiased");
+    EXPECT_EQ(check("vecinfer:k2v2", "vecinfer:k4v2,encode=nearest").message(),
+              "scheme: got k=d2b8, but the sidecar was calibrated for k=d4b8");
 }
 
 }  // namespace

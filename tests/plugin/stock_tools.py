@@ -62,10 +62,13 @@ class Outcome:
         self.text = process.stdout.decode("utf-8", "replace")
         self.log = process.stderr.decode("utf-8", "replace")
 
-    def errors(self):
-        """The plugin's own error lines; what llama.cpp's log thread was writing may stand before one."""
-        mark = "vecinfer: error:"
+    def lines(self):
+        """What the plugin says; what llama.cpp's log thread was writing may stand before it."""
+        mark = "vecinfer: "
         return [line[line.index(mark):] for line in self.log.splitlines() if mark in line]
+
+    def errors(self):
+        return [line for line in self.lines() if line.startswith("vecinfer: error:")]
 
     def kv_mib(self, device):
         """KV buffer size that llama.cpp reports for a device, in MiB, over all of its caches."""

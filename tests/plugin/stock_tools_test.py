@@ -28,10 +28,11 @@ class PluginTest(unittest.TestCase):
         self.assertEqual(outcome.errors(), [])
 
     def refused(self, outcome, *parts):
-        """A non-zero exit that is not a signal, and one error line that names every part."""
+        """A non-zero exit that is not a signal, and one error line that names every part; before it no more than warnings."""
         self.assertGreater(outcome.code, 0, f"exit {outcome.code}\n{outcome.log[-3000:]}")
         self.assertEqual(outcome.text.strip(), "")
         self.assertEqual(len(outcome.errors()), 1, outcome.log[-3000:])
+        self.assertEqual([line for line in outcome.lines() if not line.startswith("vecinfer: warning:")], outcome.errors())
         for part in parts:
             self.assertIn(part, outcome.errors()[0])
 
@@ -137,7 +138,23 @@ class Families(PluginTest):
                            codebooks=sidecar_for(smollm2(), "smollm2", "million:k4v4", 16))
         self.succeeded(outcome)
         self.assertTrue(outcome.text.strip().startswith("101"), outcome.text)
-        self.refused(complete(smollm2(), PROMPT, scheme="million:k2v2"), "scope", "subspace", "calibration")
+        self.refused(complete(smollm2(), PROMPT, scheme="million:k2v2"), "scope", "subspace",
+                     "`vecinfer calibrate -m MODEL -f TEXT --scheme million:k2v2`")
+
+    def test_codebooks_that_nobody_needs_are_not_opened(self):
+        damaged = work_folder() / "damaged.gguf"
+        damaged.write_bytes(b"GGUF")
+        outcome = complete(smollm2(), PROMPT, 1, scheme="kivi:k4v4", codebooks=damaged)
+        self.succeeded(outcome)
+        self.assertIn("kivi:k4v4, no codebooks needed, ", outcome.lines()[0])
+
+    def test_a_shaped_calibration_serves_the_other_encodings(self):
+        sidecar = sidecar_for(smollm2(), "smollm2")
+        for encode in ("nearest", "unbiased"):
+            with self.subTest(encode):
+                outcome = complete(smollm2(), PROMPT, 8, scheme=f"vecinfer:k2v2,encode={encode}", codebooks=sidecar)
+                self.succeeded(outcome)
+                self.assertIn("Paris", outcome.text)
 
     def test_channel_norm(self):
         outcome = complete(smollm2(), counting(100), 8, scheme="innerq:k4v4,recent=64", context=1024,
@@ -180,6 +197,14 @@ class Refusal(PluginTest):
 
     def test_unknown_width(self):
         self.refused(complete(smollm2(), PROMPT, scheme="vecinfer:k7v2"), "VECINFER_SCHEME", "7", "1.5")
+
+    def test_layers_beyond_the_model(self):
+        self.refused(complete(smollm2(), PROMPT, scheme="vecinfer:k2v2,layers=28-30:f16"), "VECINFER_SCHEME", "28-30", "the model has 30")
+        self.refused(complete(smollm2(), PROMPT, 16, "-ngl", "10", scheme="vecinfer:k2v2,layers=30:f16"), "the model has 30")
+        self.succeeded(complete(smollm2(), PROMPT, 1, "-ngl", "10", scheme="vecinfer:k2v2,layers=0:f16/29:k4v4"))
+
+    def test_quantized_cache(self):
+        self.refused(complete(smollm2(), PROMPT, 4, "-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0"), "q8_0", "-ctk")
 
     def test_missing_codebooks(self):
         self.refused(complete(smollm2(), PROMPT, codebooks="no/such/file.gguf"), "VECINFER_CODEBOOKS", "no/such/file.gguf")

@@ -413,6 +413,17 @@ TEST(Calibrator, LayersAreTrainedForTheirOwnCodecs) {
               "scheme: got kivi:k2v2, expected one with codebooks, center, smooth or full: nothing to learn");
 }
 
+// So a sidecar serves every encoding that needs no directions of its own.
+TEST(Calibrator, TheEncodingChangesNothingButDirections) {
+    const Rows keys = make_rows(300, kHeads, 21);
+    const Rows queries = make_rows(300, kHeads * kGroup, 22);
+    LayerCalibration shaped = calibrate("vecinfer:k2v2", keys, keys, queries);
+    EXPECT_FALSE(shaped.key_shaping.empty());
+    shaped.key_shaping.clear();
+    EXPECT_EQ(calibrate("vecinfer:k2v2,encode=nearest", keys, keys, queries), shaped);
+    EXPECT_EQ(calibrate("vecinfer:k2v2,encode=unbiased", keys, keys, queries), shaped);
+}
+
 TEST(Calibrator, HeadsThatAreAlwaysZeroAreNoError) {
     const Rows zeros{.values = std::vector<float>(50 * kHeads * kDim, 0.0f)};
     const Rows no_queries{.num_heads = kHeads * kGroup, .values = std::vector<float>(50 * kHeads * kGroup * kDim, 0.0f)};

@@ -127,8 +127,13 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
          "scheme: family: got VECINFER, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
         {" vecinfer",
          "scheme: family: got  vecinfer, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
-        {"f16:recent=1", "scheme: f16: got :recent=1, expected no options"},
-        {"f16:", "scheme: f16: got :, expected no options"},
+        {"f16:recent=1", "scheme: f16: got recent=1, expected no options: nothing is compressed"},
+        {"f16,recent=1", "scheme: f16: got recent=1, expected no options: nothing is compressed"},
+        {"f16:", "scheme: f16: got nothing, expected no options: nothing is compressed"},
+        {"vecinfer,recent=1",
+         "scheme: family: got vecinfer,recent=1, expected a colon after vecinfer, for example vecinfer:recent=64"},
+        {"turbo,recent=1",
+         "scheme: family: got turbo, expected one of f16, vecinfer, vecinfer-paper, million, innerq, kivi, rotated"},
         {"vecinfer:", "scheme: widths: got nothing, expected k<width>v<width>, for example k2v2, or option=value"},
         {"vecinfer:2", "scheme: widths: got 2, expected k<width>v<width>, for example k2v2, or option=value"},
         {"vecinfer:k5v2", "scheme: width: got 5, expected one of 1, 1.5, 2, 2.5, 3, 4"},
@@ -139,9 +144,9 @@ TEST(Scheme, BadSpellingsNameWhatWasGotAndWhatExists) {
         {"vecinfer:layers=x:k4v4", "scheme: layers: got x, expected 0 to 65535"},
         {"vecinfer:layers=1-:k4v4", "scheme: layers: got nothing, expected 0 to 65535"},
         {"vecinfer:layers=0:k5v4", "scheme: width: got 5, expected one of 1, 1.5, 2, 2.5, 3, 4"},
-        {"vecinfer:layers=2-1:k4v4", "scheme: layers: got 2-1 after -1, expected rising ranges up to 65535 that do not overlap"},
-        {"vecinfer:layers=0-2:k4v4/2:f16",
-         "scheme: layers: got 2-2 after 2, expected rising ranges up to 65535 that do not overlap"},
+        {"vecinfer:layers=2-1:k4v4", "scheme: layers: got 2-1, expected first-last, rising, within 0 to 65535"},
+        {"vecinfer:layers=0-2:k4v4/2:f16", "scheme: layers: got 2 after 0-2, expected rising ranges that do not overlap"},
+        {"vecinfer:layers=5:k4v4/0-1:f16", "scheme: layers: got 0-1 after 5, expected rising ranges that do not overlap"},
         {"vecinfer:recent=16,layers=0:b2-token32-asym+d4b8",
          "scheme: recent: got 16, expected at least 32, the tokens of a group of b2-token32-asym"},
         {"kivi:recent=31", "scheme: recent: got 31, expected at least 32, the tokens of a group of b2-token32-asym"},
@@ -344,6 +349,15 @@ TEST(Scheme, LayersHaveTheirOwnCodecs) {
     EXPECT_EQ(f.codebook_bytes, (256u * 4 + 4) + (256u * 2 + 4));
     const Footprint alone = footprint(parsed("vecinfer:k2v2"), std::span(shapes).first(1), 4096, false).value();
     EXPECT_EQ(f.window_bytes, 7 * alone.window_bytes);
+}
+
+TEST(Scheme, LayersMustBeThoseOfTheModel) {
+    const Scheme s = parsed("vecinfer:k2v2,layers=0-1:k4v4/28-29:f16");
+    EXPECT_TRUE(check_layers(s, 30).ok());
+    EXPECT_TRUE(check_layers(parsed("vecinfer:k2v2"), 1).ok());
+    EXPECT_EQ(check_layers(s, 29).message(), "scheme: layers: got 28-29, expected layers 0 to 28: the model has 29");
+    EXPECT_EQ(check_layers(s, 1).message(), "scheme: layers: got 0-1, expected layers 0 to 0: the model has 1");
+    EXPECT_EQ(check_layers(parsed("vecinfer:layers=7:f16"), 7).code(), ErrorCode::invalid_argument);
 }
 
 TEST(Scheme, HandMadeSchemesAreChecked) {

@@ -1,0 +1,14 @@
+// Texts that a user gives.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "vecinfer/status.h"
+
+namespace vecinfer::cli {
+
+/// ok() if `path` is a file that can be read and is not empty. `argument` names it in the message.
+Status check_text(const std::filesystem::path& path, std::string_view argument = "text");
+
+}  // namespace vecinfer::cli
