@@ -143,7 +143,8 @@ std::vector<fs::path> candidates_beside(const fs::path& model) {
     return found;
 }
 
-Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme) {
+// `asked`: whether the user named the scheme. If not, a file with the plain name may bring another one.
+Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme, bool asked) {
     const std::vector<fs::path> candidates = candidates_beside(model);
     if (candidates.empty()) {
         return data_free(model, scheme, fmt::format("no {} beside the model", default_sidecar(model).filename().string()));
@@ -155,6 +156,7 @@ Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme
 
     Status broken;
     std::string other_scheme;
+    std::optional<Scheme> plain;
     for (const fs::path& path : candidates) {
         const Result<Sidecar> sidecar = load_sidecar(path);
         Status fit = sidecar.ok() ? check_model(sidecar.value(), path, info.value(), model)
@@ -169,6 +171,12 @@ Result<SidecarChoice> sidecar_beside(const fs::path& model, const Scheme& scheme
             return with_sidecar(scheme, path);
         }
         other_scheme = fmt::format("{} is for {}", path.filename().string(), to_string(sidecar->scheme));
+        if (!asked && path == default_sidecar(model)) {
+            plain = sidecar->scheme;
+        }
+    }
+    if (plain) {
+        return with_sidecar(*plain, default_sidecar(model));
     }
     if (!broken.ok()) {
         return Status(broken.code(), broken.message() + "; --codebooks none goes without");
@@ -290,7 +298,7 @@ Result<SidecarChoice> choose_sidecar(const fs::path& model, const std::optional<
     if (model.empty()) {
         return data_free(model, wanted.value(), "no local model file to look beside");
     }
-    return sidecar_beside(model, wanted.value());
+    return sidecar_beside(model, wanted.value(), scheme.has_value());
 }
 
 }  // namespace vecinfer::cli

@@ -32,9 +32,10 @@ Status check_model(const Sidecar& sidecar, const std::filesystem::path& sidecar_
 
 /// `codebooks`: "none", a file or several separated by ":" (the first that fits), or nullopt to look beside the model for
 /// <stem>.vecinfer.gguf and <stem>.*.vecinfer.gguf. `scheme`: nullopt if the user gave none: then a file named by the user
-/// decides, else the default scheme. Its `layers` must be in the model. A scheme that learns nothing from a calibration takes no
-/// file, and none is opened. A named file must fit scheme and model. Of those beside the model the first that fits is
-/// taken; one that is damaged or made for another model is an error if none fits, one for another scheme is not.
+/// decides, else the default scheme if a file fits it, else that of <stem>.vecinfer.gguf. Its `layers` must be in the model. A
+/// scheme that learns nothing from a calibration takes no file, and none is opened. A named file must fit scheme and model. Of
+/// those beside the model the first that fits is taken; one that is damaged or made for another model is an error if none fits,
+/// one for another scheme is not.
 Result<SidecarChoice> choose_sidecar(const std::filesystem::path& model, const std::optional<Scheme>& scheme,
                                      const std::optional<std::string>& codebooks);
 

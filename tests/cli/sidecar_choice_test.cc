@@ -86,6 +86,20 @@ TEST_F(SidecarChoiceTest, AnotherSchemeBesideTheModelMeansDataFreeAndSaysSo) {
     EXPECT_THAT(choice->explanation, AllOf(HasSubstr("data-free"), HasSubstr("m.vecinfer.gguf is for vecinfer:k2v2")));
 }
 
+TEST_F(SidecarChoiceTest, ThePlainNameBringsItsSchemeIfNoneIsAskedFor) {
+    write_sidecar("m.vecinfer.gguf", "vecinfer:k2v2,layers=1:k4v2", "m.gguf");
+    write_sidecar("m.other.vecinfer.gguf", "vecinfer:k4v4", "m.gguf");
+    const auto choice = choose(std::nullopt);
+    ASSERT_TRUE(choice.ok()) << choice.status().message();
+    ASSERT_TRUE(choice->path);
+    EXPECT_EQ(choice->path->filename(), "m.vecinfer.gguf");
+    EXPECT_EQ(choice->scheme.layers.size(), 1u);
+    EXPECT_FALSE(choose("vecinfer:k2v2")->path) << "asked for another one";
+    // A file that fits the default scheme goes first.
+    write_sidecar("m.two.vecinfer.gguf", "vecinfer:k2v2", "m.gguf");
+    EXPECT_EQ(choose(std::nullopt)->path->filename(), "m.two.vecinfer.gguf");
+}
+
 TEST_F(SidecarChoiceTest, DamagedFileBesideTheModelIsAnError) {
     write("m.vecinfer.gguf", "GGUF but not really");
     const auto choice = choose(std::nullopt);
