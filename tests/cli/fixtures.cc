@@ -149,10 +149,11 @@ Sidecar CliTest::sidecar(const std::string& scheme, const std::string& model) co
         if (shapes_keys(resolved.value())) {
             layer.key_shaping.assign(static_cast<std::size_t>(shape.num_kv_heads * shape.head_dim_k), 0.5F);
         }
+        const Scheme own = scheme_of_layer(resolved.value(), shape.layer);
         const int books = resolved->scope == Scope::head ? shape.num_kv_heads : 1;
         for (int head = 0; head < books; ++head) {
-            layer.key_codebooks.push_back(codebook(resolved->key, head));
-            layer.value_codebooks.push_back(codebook(resolved->value, head + 11));
+            layer.key_codebooks.push_back(codebook(own.key, head));
+            layer.value_codebooks.push_back(codebook(own.value, head + 11));
         }
         result.layers.push_back(layer);
     }

@@ -32,7 +32,7 @@ TEST(LayerCodecs, EachHeadUsesItsOwnCodebookAndFactors) {
         calibration.smooth_factors.push_back(i < 16 ? 1.0f : 2.0f);
     }
     const Result<RowCodec> codec =
-        make_key_codec(scheme_of("vecinfer:k2v2,kt=smooth,norm=none,encode=nearest"), kShape, &calibration);
+        make_key_codec(scheme_of("vecinfer:k2v2,kt=smooth,norm=none,scope=head,encode=nearest"), kShape, &calibration);
     ASSERT_TRUE(codec.ok()) << codec.status().message();
     EXPECT_EQ(codec->num_heads(), 2);
     EXPECT_EQ(codec->head_dim(), 16);
@@ -52,7 +52,8 @@ TEST(LayerCodecs, EachHeadUsesItsOwnCodebookAndFactors) {
             EXPECT_EQ(codes[static_cast<std::size_t>(m)], (5 * m + 3) % 16) << head;
         }
     }
-    EXPECT_EQ(make_value_codec(scheme_of("vecinfer:k2v2,kt=smooth,norm=none,encode=nearest"), kShape, &calibration)->head_dim(),
+    EXPECT_EQ(make_value_codec(scheme_of("vecinfer:k2v2,kt=smooth,norm=none,scope=head,encode=nearest"), kShape, &calibration)
+                  ->head_dim(),
               8);
 }
 
@@ -92,7 +93,7 @@ TEST(LayerCodecs, LayersGetTheirOwnCodec) {
 
 TEST(LayerCodecs, SameInputsGiveTheSameHash) {
     const LayerCalibration calibration = integer_calibration();
-    const Scheme scheme = scheme_of("vecinfer:k2v2,kt=hadamard,encode=nearest");
+    const Scheme scheme = scheme_of("vecinfer:k2v2,kt=hadamard,scope=head,encode=nearest");
     const std::uint64_t hash = make_key_codec(scheme, kShape, &calibration)->hash();
     EXPECT_EQ(make_key_codec(resolve(scheme, true).value(), kShape, &calibration)->hash(), hash);
     LayerCalibration other = calibration;
@@ -109,7 +110,7 @@ TEST(LayerCodecs, MismatchesAreNamed) {
     EXPECT_EQ(error("vecinfer:k2v2,kt=hadamard", {3, 4, 16, 8}, &calibration).message(),
               "layer 3: calibration: got layer 3 with 2 KV heads of 16 (K) and 8 (V), expected 4 KV heads of 16 (K) and 8 (V)");
     EXPECT_EQ(error("vecinfer:k2v2", kShape, &calibration).message(), "layer 3: smooth factors: got 0, expected 32");
-    EXPECT_EQ(error("vecinfer:k2v2,kt=none,scope=layer,encode=nearest", kShape, &calibration).message(),
+    EXPECT_EQ(error("vecinfer:k2v2,kt=none,encode=nearest", kShape, &calibration).message(),
               "layer 3: codebooks: got 2, expected 1");
     EXPECT_EQ(error("vecinfer:k2v2", kShape, &calibration).code(), ErrorCode::mismatch);
     EXPECT_EQ(error("vecinfer:k2v2,kt=none", kShape, &calibration).message(),
@@ -122,7 +123,7 @@ TEST(LayerCodecs, MismatchesAreNamed) {
               "layer 3: value matrix: got 0, expected 128");
     LayerCalibration singular = calibration;
     singular.key_matrix.assign(512, 1.0f);
-    EXPECT_EQ(error("vecinfer:k2v2,kt=full,encode=nearest", kShape, &singular).message(),
+    EXPECT_EQ(error("vecinfer:k2v2,kt=full,scope=head,encode=nearest", kShape, &singular).message(),
               "layer 3: matrix: got a singular or nearly singular one, expected an invertible one");
     EXPECT_FALSE(error("vecinfer:k4v2,kt=none", kShape, &calibration).ok());
     EXPECT_EQ(error("vecinfer:k2v2,kt=smooth", kShape, nullptr).code(), ErrorCode::invalid_argument);

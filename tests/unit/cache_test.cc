@@ -134,8 +134,8 @@ INSTANTIATE_TEST_SUITE_P(Widths, BatchSplit, ::testing::ValuesIn(supported_vq_sp
 TEST(PackedCache, SizesAreWhatTheLayoutSays) {
     CacheGeometry g{.row_dim = 192, .codec = {}, .num_heads = 3, .norm = true, .num_cells = 8192, .window = {128, 4}};
     EXPECT_EQ(51, g.row_bytes());
-    EXPECT_EQ(160, g.window_rows());
-    EXPECT_EQ(8192u * 51 + 160 * 192 * 2 + 160 * 16, g.total_bytes());
+    EXPECT_EQ(152, g.window_rows());
+    EXPECT_EQ(8192u * 51 + 152 * 192 * 2 + 152 * 16, g.total_bytes());
     g.window = {0, 0};
     EXPECT_EQ(8192u * 51, g.total_bytes());
     g.num_streams = 3;
