@@ -3,6 +3,7 @@
 Run as `stock_tools_test.py [Class.test ...]`; exits with 77 if nothing could run. Paths come from the environment, see CMakeLists.txt.
 """
 
+import json
 import pathlib
 import shutil
 import sys
