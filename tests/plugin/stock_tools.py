@@ -110,6 +110,16 @@ def sidecar_for(model, name, scheme="vecinfer:k2v2", chunks=2, *options):
     return path
 
 
+def perplexity(model, scheme, codebooks="none"):
+    """Perplexity of one chunk of 512 tokens of the test text."""
+    outcome = run([tool("llama-perplexity"), "-m", str(model), "-f", str(setting("VECINFER_TEST_TEXT")), "-c", "512", "--chunks", "1",
+                   "-t", "2", "-dev", "VecInfer"], environment(scheme, codebooks))
+    if outcome.code != 0:
+        raise AssertionError(f"llama-perplexity failed: {outcome.log[-3000:]}")
+    line = next(line for line in (outcome.text + outcome.log).splitlines() if "Final estimate: PPL" in line)
+    return float(line.split("PPL =")[1].split()[0])
+
+
 def tensor_offset(path, wanted):
     """Byte offset of a tensor's data in a GGUF file."""
     sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}

@@ -10,7 +10,8 @@ import sys
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from stock_tools import (Server, complete, environment, gemma3, run, setting, sidecar_for, smollm2, tensor_offset, tool, work_folder)
+from stock_tools import (Server, complete, environment, gemma3, perplexity, run, setting, sidecar_for, smollm2, tensor_offset, tool,
+                         work_folder)
 
 PROMPT = "The capital of France is"
 STORY = ("The lighthouse keeper climbed the stairs every evening at six. He carried a lamp, a book and a cup of tea. From the top he could "
@@ -99,20 +100,32 @@ class Compressed(PluginTest):
         self.assertGreater(mixed.kv_mib("VecInfer"), two)
         self.assertLess(mixed.kv_mib("VecInfer"), (two + four) / 2)
 
-    def perplexity(self, scheme):
-        outcome = run([tool("llama-perplexity"), "-m", smollm2(), "-f", str(setting("VECINFER_TEST_TEXT")), "-c", "512", "--chunks", "1",
-                       "-t", "2", "-dev", "VecInfer"], environment(scheme))
-        self.assertEqual(outcome.code, 0, outcome.log[-3000:])
-        line = next(line for line in (outcome.text + outcome.log).splitlines() if "Final estimate: PPL" in line)
-        return float(line.split("PPL =")[1].split()[0])
-
     def test_perplexity_is_near_f16(self):
-        f16 = self.perplexity("f16")
-        four = self.perplexity("vecinfer:k4v4")
-        two = self.perplexity("vecinfer:k2v2")
+        f16 = perplexity(smollm2(), "f16")
+        four = perplexity(smollm2(), "vecinfer:k4v4")
+        two = perplexity(smollm2(), "vecinfer:k2v2")
         self.assertLess(four / f16, 1.05)
         self.assertLess(two / f16, 1.6)
         self.assertNotEqual(two, f16)
+
+
+class KeyBiases(PluginTest):
+    """Keys of the first and last layer with constants of 30 times their typical magnitude in a few channels, as biases make them."""
+
+    def test_perplexity_stays_bounded(self):
+        sys.path.insert(0, str(setting("VECINFER_TEST_TEXT").parent / "scripts/lib/results"))
+        import key_bias
+        model = work_folder() / "smollm2-bias.gguf"
+        if not model.exists():
+            key_bias.make(smollm2(), model)
+        window = ",recent=32"
+        f16 = perplexity(model, "f16")
+        for scheme, bound in (("vecinfer:k4v4", 1.05), ("vecinfer:k2v2", 1.3)):
+            with self.subTest(f"{scheme} calibrated: the mean of the keys is subtracted"):
+                sidecar = sidecar_for(str(model), "smollm2-bias", scheme, 8)
+                self.assertLess(perplexity(model, scheme + window, sidecar) / f16, bound)
+        with self.subTest("kept layers, without a calibration"):
+            self.assertLess(perplexity(model, f"vecinfer:k4v4{window},layers=0:f16/29:f16") / f16, 1.1)
 
 
 class Families(PluginTest):
