@@ -40,13 +40,13 @@ struct CalibrationFacts {
 
 struct LayerCalibration {
     LayerShape shape;
-    std::vector<float> smooth_factors;  // layout (num_kv_heads, head_dim_k); empty if the scheme does not smooth
-    std::vector<float> key_center;      // layout (num_kv_heads, head_dim_k); empty if keys are not centered
-    std::vector<float> value_center;    // layout (num_kv_heads, head_dim_v); likewise
-    std::vector<float> key_matrix;      // layout (num_kv_heads, head_dim_k, head_dim_k); empty without full
-    std::vector<float> value_matrix;    // likewise
-    std::vector<float> key_shaping;  // RowCodec's shaping, layout (num_kv_heads, rank, head_dim_k), f16 in the file; empty
-                                     // without encode=shaped
+    std::vector<float> smooth_factors;      // layout (num_kv_heads, head_dim_k); empty if the scheme does not smooth
+    std::vector<float> key_center;          // layout (num_kv_heads, head_dim_k); empty if keys are not centered
+    std::vector<float> value_center;        // layout (num_kv_heads, head_dim_v); likewise
+    std::vector<float> key_matrix;          // layout (num_kv_heads, head_dim_k, head_dim_k); empty without full
+    std::vector<float> value_matrix;        // likewise
+    std::vector<float> key_shaping;         // RowCodec's shaping, layout (num_kv_heads, rank, head_dim_k), f16 in the file; empty
+                                            // without encode=shaped
     std::vector<Codebook> key_codebooks;    // 1 (scope layer) or num_kv_heads
     std::vector<Codebook> value_codebooks;  // likewise
 

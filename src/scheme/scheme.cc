@@ -13,7 +13,8 @@ namespace {
 
 constexpr CodecSpec kF16Spec{CodecKind::f16, 1, 16};
 
-constexpr std::array<std::string_view, 7> kFamilies = {"f16", "vecinfer", "vecinfer-paper", "million", "innerq", "kivi", "rotated"};
+constexpr std::array<std::string_view, 7> kFamilies = {"f16",    "vecinfer", "vecinfer-paper", "million",
+                                                       "innerq", "kivi",     "rotated"};
 
 constexpr std::array<CodecSpec, 9> kVqSpecs = {{{CodecKind::vq, 2, 8},
                                                 {CodecKind::vq, 4, 8},
