@@ -5,9 +5,8 @@
 //   vt       the same without smooth and smooth-opt
 // Families are sets of defaults; each has widths of its own (bits per value -> codec):
 //   vecinfer  4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, 1.5 = d8b12, 1 = d8b8; window 128 + 4 sinks
-//   vecinfer-paper  the same widths as published: keys smooth+hadamard, values as they are, no norm, nearest centroids, the
-//   prompt's
-//             own batch exact, window 128; needs a calibration
+//   vecinfer-paper  the same widths as published: keys smooth+hadamard, values as they are, no norm, nearest centroids, a
+//             prompt's own batch exact, window 128; needs a calibration
 //   million   4 = d2b8, 3 = d4b12, 2.5 = d4b10, 2 = d4b8, one codebook per subspace, not transformed; needs a calibration
 //   innerq    b<bits>-channel32-sym for keys, b<bits>-token32-sym for values: 2, 3, 4 (4 with groups of 64); 2h, 3h are hybrid; a
 //             calibration adds the channel norm (smooth); window 96 + 32 sinks
