@@ -214,10 +214,6 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 const LaneCodes<Words>& codes = k[2 * i + half];
                 int c[NT][4];
 #pragma unroll
-                for (int n = 0; n < NT; ++n) {
-                    c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-                }
-#pragma unroll
                 for (int s = 0; s < Steps; s += 2) {
                     const std::uint32_t w0 = codes.w[s / 2];
                     const std::uint32_t w1 = codes.w[Words / 2 + s / 2];
@@ -228,7 +224,11 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                         const std::uint32_t a3 = look_up<1, 0>(w1, table);
 #pragma unroll
                         for (int n = 0; n < NT; ++n) {
-                            mma_s8s8(c[n], a0, a1, a2, a3, q[n][s][0], q[n][s][1]);
+                            if (s == 0) {
+                                mma_s8s8_first(c[n], a0, a1, a2, a3, q[n][s][0], q[n][s][1]);
+                            } else {
+                                mma_s8s8(c[n], a0, a1, a2, a3, q[n][s][0], q[n][s][1]);
+                            }
                         }
                     }
                     {

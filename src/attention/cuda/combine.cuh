@@ -68,40 +68,59 @@ __device__ __forceinline__ float combined(const Shared<C>& sm, int index) {
     return x;
 }
 
-/// Partial results of blocks b0 .. b1 of an item into sm.rows, sm.row_ref and sm.row_sum.
+/// Most blocks of a grid: what sm.o can hold of their references and sums, one kind at a time.
+template <class C>
+constexpr int max_blocks() {
+    return static_cast<int>(sizeof(Shared<C>::o) / sizeof(float2)) / C::kRows;
+}
+
+/// Partial results of blocks b0 .. b1 of an item into sm.rows, sm.row_ref and sm.row_sum. Overwrites sm.o.
 template <class C>
 __device__ __forceinline__ void merge_blocks(const DecodeArgs& a, Shared<C>& sm, int item, int b0, int b1) {
     const std::size_t slot0 = static_cast<std::size_t>(b0) + item;
     const int count = b1 - b0 + 1;
+    const int lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5;
+    float2* stats = reinterpret_cast<float2*>(sm.o);  // layout (count, kRows); x becomes the factor of a partial result
     for (int kind = 0; kind < 2; ++kind) {
-        const float2* stats = a.stats + (slot0 * 2 + kind) * C::kRows;
-        const float* partials = a.partials + (slot0 * 2 + kind) * C::kWarpFloats;
-        for (int index = threadIdx.x; index < C::kWarpFloats; index += C::kThreads) {
-            const int row = element_row<C>(index);
+        const float2* from = a.stats + (slot0 * 2 + kind) * C::kRows;
+        for (int i = threadIdx.x; i < count * C::kRows; i += C::kThreads) {
+            stats[i] = __ldcg(from + static_cast<std::size_t>(i / C::kRows) * 2 * C::kRows + i % C::kRows);
+        }
+        __syncthreads();
+        for (int row = warp; row < C::kRows; row += C::WARPS) {
             float ref = -INFINITY;
-#pragma unroll 4
-            for (int b = 0; b < count; ++b) {
-                ref = fmaxf(ref, __ldcg(stats + static_cast<std::size_t>(b) * 2 * C::kRows + row).x);
+            for (int b = lane; b < count; b += 32) {
+                ref = fmaxf(ref, stats[b * C::kRows + row].x);
             }
-            float x = 0.0f;
+            ref = warp_max(ref);
             float sum = 0.0f;
-#pragma unroll 4
-            for (int b = 0; b < count; ++b) {
-                const float2 s = __ldcg(stats + static_cast<std::size_t>(b) * 2 * C::kRows + row);
-                if (s.x != -INFINITY) {
-                    const float factor = exp2f(s.x - ref);
-                    sum += factor * s.y;
-                    x += factor * __ldcg(partials + static_cast<std::size_t>(b) * 2 * C::kWarpFloats + index);
-                }
+            for (int b = lane; b < count; b += 32) {
+                float2& s = stats[b * C::kRows + row];
+                s.x = s.x == -INFINITY ? 0.0f : exp2f(s.x - ref);
+                sum += s.x * s.y;
             }
-            sm.rows[kind][row][element_channel<C>(index, kind == 1)] = x;
-            if (index % (4 * C::HD) < 4) {
+            sum = warp_sum(sum);
+            if (lane == 0) {
                 sm.row_ref[kind][row] = ref;
                 sm.row_sum[kind][row] = sum;
             }
         }
+        __syncthreads();
+        const float* partials = a.partials + (slot0 * 2 + kind) * C::kWarpFloats;
+        for (int index = threadIdx.x; index < C::kWarpFloats; index += C::kThreads) {
+            const int row = element_row<C>(index);
+            float x = 0.0f;
+#pragma unroll 8
+            for (int b = 0; b < count; ++b) {
+                const float factor = stats[b * C::kRows + row].x;
+                // What a block without such cells left there is not a number.
+                x += factor != 0.0f ? factor * __ldcg(partials + static_cast<std::size_t>(b) * 2 * C::kWarpFloats + index) : 0.0f;
+            }
+            sm.rows[kind][row][element_channel<C>(index, kind == 1)] = x;
+        }
+        __syncthreads();
     }
-    __syncthreads();
 }
 
 /// sm.rows into outputs: one warp per row.

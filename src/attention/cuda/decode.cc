@@ -78,6 +78,10 @@ struct Choice {
     std::string note;
 };
 
+int grid_blocks(const DecodeKernel& kernel, int multiprocessors) {
+    return std::min(multiprocessors * kernel.blocks_per_multiprocessor, kernel.max_blocks);
+}
+
 // The smallest kernel that takes all query rows, else the largest; general only where it must be.
 Status choose(const LayerCodec& codec, int batch, int rows, bool general, const Device& device, Choice& out) {
     const DecodeKernel* best = nullptr;
@@ -97,7 +101,7 @@ Status choose(const LayerCodec& codec, int batch, int rows, bool general, const 
     }
     out.kernel = best;
     out.row_tiles = (rows + best->rows - 1) / best->rows;
-    out.blocks = device.multiprocessors * best->blocks_per_multiprocessor;
+    out.blocks = grid_blocks(*best, device.multiprocessors);
     out.shared_bytes = best->fixed_shared_bytes + 4u * (static_cast<std::size_t>(batch) + 1);
     if (out.row_tiles > 1) {
         out.note = fmt::format("{} query rows per KV head read the codes {} times", rows, out.row_tiles);
@@ -166,7 +170,7 @@ Result<std::size_t> decode_workspace_bytes(const LayerCodec& codec, int batch, i
             const int rows = num_qo_heads / codec.num_kv_heads() * num_q;
             const std::size_t items =
                 static_cast<std::size_t>(batch) * codec.num_kv_heads() * ((rows + k.rows - 1) / k.rows);
-            most = std::max(most, workspace_parts(k, device.multiprocessors * k.blocks_per_multiprocessor, items).total());
+            most = std::max(most, workspace_parts(k, grid_blocks(k, device.multiprocessors), items).total());
         }
         return most;
     });

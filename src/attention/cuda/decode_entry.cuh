@@ -17,6 +17,7 @@ DecodeKernel decode_entry(std::string_view name) {
             C::MINB,
             C::General,
             sizeof(Shared<C>),
+            max_blocks<C>(),
             C::kWarpFloats};
 }
 

@@ -20,6 +20,7 @@ struct DecodeKernel {
     int blocks_per_multiprocessor;
     bool general;  // soft cap, ALiBi, small pages
     std::size_t fixed_shared_bytes;  // beside 4 bytes per sequence
+    int max_blocks;                  // of a grid
     std::size_t sums;                // f32 values of a partial result, without references and sums
 };
 

@@ -69,7 +69,7 @@ __device__ __forceinline__ Reach reach_of(const DecodeArgs& a, int seq) {
     r.len = max(a.kv_lens[seq], 0);
     const int first_query = r.len - a.num_q;
     r.sinks = min(a.sink, r.len);
-    r.exact_lo = min(r.len, max(r.sinks, first_query + 1 - a.recent));
+    r.exact_lo = a.recent > 0 ? min(r.len, max(r.sinks, first_query + 1 - a.recent)) : r.len;
     r.first = a.sliding_window == INT_MAX ? 0 : max(0, first_query + 1 - a.sliding_window);
     r.code_end = max(0, r.len - a.recent);
     return r;

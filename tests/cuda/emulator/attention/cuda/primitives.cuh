@@ -47,6 +47,11 @@ inline void mma_s8s8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint3
                      std::uint32_t b1) {
     mma_bytes<false>(c, a0, a1, a2, a3, b0, b1);
 }
+inline void mma_s8s8_first(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                           std::uint32_t b1) {
+    c[0] = c[1] = c[2] = c[3] = 0;
+    mma_bytes<false>(c, a0, a1, a2, a3, b0, b1);
+}
 inline void mma_s8u8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                      std::uint32_t b1) {
     mma_bytes<true>(c, a0, a1, a2, a3, b0, b1);
