@@ -109,7 +109,7 @@ json row(const DecodeShape& s, const std::string& kernel, const DecodeCaseData& 
             {"page_size", s.page_size},
             {"recent", s.recent},
             {"sink", s.sink},
-            {"scheme", "vecinfer:k2v2"},
+            {"scheme", fmt::format("vecinfer:k{}v{}", 8 / s.k_sub_dim, 8 / s.v_sub_dim)},
             {"kernel", kernel},
             {"bytes", data.bytes()},
             {"copies", data.copies()},
@@ -135,6 +135,11 @@ std::vector<DecodeShape> shapes(bool all) {
         out.push_back({.batch = 8, .context = 65536, .num_kv_heads = 8, .head_dim = 256});
         out.push_back({.batch = 8, .context = 65536, .num_q = 4});
         out.push_back({.batch = 8, .context = 65536, .recent = 0, .sink = 0});
+        for (const int context : {65536, 196608}) {
+            out.push_back({.batch = 8, .context = context, .k_sub_dim = 2, .v_sub_dim = 2});
+            out.push_back({.batch = 8, .context = context, .k_sub_dim = 2, .v_sub_dim = 4});
+            out.push_back({.batch = 8, .context = context, .k_sub_dim = 8, .v_sub_dim = 8});
+        }
     }
     return out;
 }
@@ -187,7 +192,7 @@ int run(int argc, char** argv) {
             std::fflush(stdout);
         };
         report(data.kernel(), measure(repeats, stream, [&](int i) { data.launch(i % data.copies(), stream); }));
-        if (with_variants && s.head_dim == 128 && s.num_qo_heads / s.num_kv_heads * s.num_q <= 4 && (s.page_size == 0 || s.page_size >= 64)) {
+        if (with_variants && s.head_dim == 128 && s.k_sub_dim == 4 && s.v_sub_dim == 4 && s.num_qo_heads / s.num_kv_heads * s.num_q <= 4 && (s.page_size == 0 || s.page_size >= 64)) {
             data.launch(0, stream);
             check(cudaStreamSynchronize(stream), "launch");
             const std::vector<std::uint16_t> expected = data.output();

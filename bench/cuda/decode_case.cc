@@ -15,15 +15,15 @@ namespace {
 constexpr std::size_t kRotation = std::size_t{640} << 20;  // bytes walked through between two visits of a copy
 constexpr int kMaxCopies = 24;
 
-RowCodec make_codec(const DecodeShape& s) {
+RowCodec make_codec(const DecodeShape& s, int sub_dim) {
     std::vector<HeadTransform> transforms;
     for (int h = 0; h < s.num_kv_heads; ++h) {
         Result<HeadTransform> t = HeadTransform::create(s.head_dim, {.hadamard = true}, {});
         check(t.status());
         transforms.push_back(std::move(t).value());
     }
-    std::vector<Codebook> books(static_cast<std::size_t>(s.num_kv_heads), *universal_codebook(4, 8));
-    Result<RowCodec> codec = RowCodec::create(CodecSpec{}, Norm::vector, s.head_dim, std::move(transforms), std::move(books));
+    std::vector<Codebook> books(static_cast<std::size_t>(s.num_kv_heads), *universal_codebook(sub_dim, 8));
+    Result<RowCodec> codec = RowCodec::create(CodecSpec{.sub_dim = sub_dim}, Norm::vector, s.head_dim, std::move(transforms), std::move(books));
     check(codec.status());
     return std::move(codec).value();
 }
@@ -42,8 +42,7 @@ void check(cudaError_t error, const char* what) {
 }
 
 DecodeCaseData::DecodeCaseData(const DecodeShape& s) : shape_(s) {
-    const RowCodec row_codec = make_codec(s);
-    Result<cuda::LayerCodec> codec = cuda::LayerCodec::create(row_codec, row_codec);
+    Result<cuda::LayerCodec> codec = cuda::LayerCodec::create(make_codec(s, s.k_sub_dim), make_codec(s, s.v_sub_dim));
     check(codec.status());
     codec_ = std::move(codec).value();
 
@@ -53,7 +52,7 @@ DecodeCaseData::DecodeCaseData(const DecodeShape& s) : shape_(s) {
     page_bytes_ = codec_.page_bytes(page_size_);
     const std::size_t exact = std::min(s.context, s.recent + s.sink);
     const std::size_t rows = static_cast<std::size_t>(s.batch) * s.num_kv_heads;
-    code_bytes_ = rows * (s.context - exact) * (static_cast<std::size_t>(s.head_dim) / 4 + 1) * 2;
+    code_bytes_ = rows * (s.context - exact) * static_cast<std::size_t>(s.head_dim / s.k_sub_dim + s.head_dim / s.v_sub_dim + 2);
     window_bytes_ = rows * exact * s.head_dim * 4;
     const std::size_t all = page_bytes_ * num_pages;
     copies_ = static_cast<int>(std::clamp<std::size_t>((kRotation + all - 1) / all, 1, kMaxCopies));
@@ -66,7 +65,7 @@ DecodeCaseData::DecodeCaseData(const DecodeShape& s) : shape_(s) {
     std::shuffle(table.begin(), table.end(), rng);
     check(cuda::upload(table, table_, "block table"));
     check(cuda::upload(std::vector<std::int32_t>(s.batch, s.context), lens_, "lengths"));
-    const cuda::HeadPage head = cuda::head_page(s.head_dim / 4, s.head_dim / 4, page_size_);
+    const cuda::HeadPage head = cuda::head_page(s.head_dim / s.k_sub_dim, s.head_dim / s.v_sub_dim, page_size_);
     for (int c = 0; c < copies_; ++c) {
         pages_.emplace_back();
         check(cuda::allocate(all, pages_.back(), "pages"));

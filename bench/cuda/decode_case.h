@@ -21,6 +21,8 @@ struct DecodeShape {
     int page_size = 0;  // 0: contiguous
     int recent = 128;
     int sink = 4;
+    int k_sub_dim = 4;
+    int v_sub_dim = 4;
 };
 
 std::span<const cuda::DecodeKernel> decode_variants();

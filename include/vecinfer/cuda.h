@@ -26,7 +26,8 @@ enum class Number { f16, bf16, f32 };
 /// Codebooks and transforms of one layer on the current device.
 class LayerCodec {
 public:
-    /// ErrorCode::unsupported names what the kernels do not know: other codecs than d4b8, head sizes other than 64, 128 and 256 or
+    /// ErrorCode::unsupported names what the kernels do not know: other codecs than d2b8, d4b8 and d8b8, pairs of
+    /// them that no kernel was built for, head sizes other than 64, 128 and 256 or
     /// different ones for keys and values, codebooks per subspace, full transforms. ErrorCode::invalid_argument if k and v differ
     /// in heads. Copies, allocates and synchronizes.
     static Result<LayerCodec> create(const RowCodec& k, const RowCodec& v);

@@ -68,12 +68,12 @@ TEST_F(DecodeArgumentsTest, PlanNamesTheKernel) {
     DecodeParams params = problem.params();
     Result<cuda::DecodePlan> plan = cuda::plan_decode(problem.codec(), problem.cache(), params);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
-    EXPECT_EQ(plan->kernel.substr(0, plan->kernel.rfind('/')), "d4b8/hd128/rows4");
+    EXPECT_EQ(plan->kernel.substr(0, plan->kernel.rfind('/')), "d4d4/hd128/rows4");
     EXPECT_EQ(plan->note, "");
     params.soft_cap = 1;
     plan = cuda::plan_decode(problem.codec(), problem.cache(), params);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
-    EXPECT_EQ(plan->kernel.substr(0, plan->kernel.rfind('/')), "d4b8/hd128/rows4/general");
+    EXPECT_EQ(plan->kernel.substr(0, plan->kernel.rfind('/')), "d4d4/hd128/rows4/general");
 }
 
 // Needs no GPU: refused before anything is copied.
@@ -82,7 +82,7 @@ TEST(LayerCodecTest, SaysWhatItDoesNotKnow) {
         return OwnedCache({.head_dim = head_dim, .sub_dim = sub_dim, .per_subspace = per_subspace});
     };
     const OwnedCache plain = codec(4, 128, false);
-    const OwnedCache wide = codec(2, 128, false);
+    const OwnedCache wide({.head_dim = 128, .sub_dim = 1, .code_bits = 4});
     const OwnedCache odd = codec(4, 96, false);
     const OwnedCache product = codec(4, 128, true);
     const auto message = [](const OwnedCache& k, const OwnedCache& v) {
@@ -90,7 +90,7 @@ TEST(LayerCodecTest, SaysWhatItDoesNotKnow) {
         EXPECT_EQ(made.status().code(), ErrorCode::unsupported);
         return made.status().message();
     };
-    EXPECT_EQ(message(wide, plain), "k: got a codec with sub_dim 2 and code_bits 8, expected d4b8");
+    EXPECT_EQ(message(wide, plain), "k: got a codec with sub_dim 1 and code_bits 4, expected d2b8, d4b8 or d8b8");
     EXPECT_EQ(message(plain, odd), "v: got head_dim 96, expected 64, 128 or 256");
     EXPECT_EQ(message(product, plain), "k: got a codebook per subspace, expected one that subspaces share");
 }

@@ -46,9 +46,9 @@ RowCodec make_codec(const DecodeCase& c, bool value) {
         Result<HeadTransform> t = HeadTransform::create(c.head_dim, spec, factors, center);
         EXPECT_TRUE(t.ok()) << t.status().message();
         transforms.push_back(std::move(t).value());
-        books.push_back(random_codebook(4, 8, c.seed + 10 * h + (value ? 7 : 0)));
+        books.push_back(random_codebook(value ? c.v_sub_dim : c.k_sub_dim, 8, c.seed + 10 * h + (value ? 7 : 0)));
     }
-    Result<RowCodec> codec = RowCodec::create(CodecSpec{}, Norm::vector, c.head_dim, transforms, books);
+    Result<RowCodec> codec = RowCodec::create(CodecSpec{.sub_dim = value ? c.v_sub_dim : c.k_sub_dim}, Norm::vector, c.head_dim, transforms, books);
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -84,7 +84,6 @@ void DecodeProblem::make_codecs() {
 void DecodeProblem::make_codes() {
     std::mt19937 rng(c_.seed + 5);
     const int cells = capacity();
-    const int subspaces = c_.head_dim / 4;
     const int page_size = c_.page_size > 0 ? c_.page_size : cells;
     const int pages_per_seq = cells / page_size;
     table_stride_ = pages_per_seq + 3;
@@ -105,7 +104,7 @@ void DecodeProblem::make_codes() {
     }
     std::uniform_int_distribution<int> norm(c_.norm_low, c_.norm_high);
     for (int side = 0; side < 2; ++side) {
-        codes_[side].resize(static_cast<std::size_t>(batch()) * c_.num_kv_heads * cells * subspaces);
+        codes_[side].resize(static_cast<std::size_t>(batch()) * c_.num_kv_heads * cells * subspaces(side));
         norms_[side].resize(static_cast<std::size_t>(batch()) * c_.num_kv_heads * cells);
         for (std::uint16_t& code : codes_[side]) {
             code = static_cast<std::uint16_t>(rng() & 255);
@@ -119,11 +118,12 @@ void DecodeProblem::make_codes() {
             const int page = order[seq * pages_per_seq + cell / page_size];
             table[seq * table_stride_ + cell / page_size] = page;
             for (int head = 0; head < c_.num_kv_heads; ++head) {
-                cuda::HostHeadPage to(pages.data() + page_bytes * page + page_bytes / c_.num_kv_heads * head, c_.head_dim, page_size);
+                cuda::HostHeadPage to(pages.data() + page_bytes * page + page_bytes / c_.num_kv_heads * head, c_.head_dim, c_.k_sub_dim,
+                                       c_.v_sub_dim, page_size);
                 const std::size_t at = (static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * cells + cell;
                 for (int side = 0; side < 2; ++side) {
-                    for (int m = 0; m < subspaces; ++m) {
-                        to.code(cell % page_size, m, side == 1) = static_cast<std::uint8_t>(codes_[side][at * subspaces + m]);
+                    for (int m = 0; m < subspaces(side); ++m) {
+                        to.code(cell % page_size, m, side == 1) = static_cast<std::uint8_t>(codes_[side][at * subspaces(side) + m]);
                     }
                     to.norm(cell % page_size, side == 1) = norms_[side][at];
                 }
@@ -282,7 +282,6 @@ std::vector<double> DecodeProblem::output() const {
 
 void DecodeProblem::reference(std::vector<double>& out, std::vector<double>& lse) const {
     const int cells = capacity();
-    const int subspaces = c_.head_dim / 4;
     const double scale = params().sm_scale;
     out.assign(out_values(), 0.0);
     lse.assign(out_values() / c_.head_dim, -std::numeric_limits<double>::infinity());
@@ -295,7 +294,7 @@ void DecodeProblem::reference(std::vector<double>& out, std::vector<double>& lse
                 const RowCodec& codec = side == 0 ? *k_codec_ : *v_codec_;
                 for (int cell = 0; cell < len; ++cell) {
                     const std::size_t at = (static_cast<std::size_t>(seq) * c_.num_kv_heads + kv_head) * cells + cell;
-                    codec.decode_original(kv_head, &codes_[side][at * subspaces], &norms_[side][at],
+                    codec.decode_original(kv_head, &codes_[side][at * subspaces(side)], &norms_[side][at],
                                           &rows[side][static_cast<std::size_t>(cell) * c_.head_dim]);
                 }
             }

@@ -21,6 +21,23 @@ std::vector<DecodeCase> cases() {
                            .window = {32, 4}});
         }
     }
+    for (const auto& [k, v] : {std::pair(2, 2), std::pair(2, 4), std::pair(8, 8)}) {
+        for (const int head_dim : {64, 128, 256}) {
+            if ((head_dim == 64 && k == 8) || (head_dim == 256 && k != v) || (head_dim == 256 && k == 8)) {
+                continue;  // no kernel
+            }
+            for (const int group : {1, 4, 7}) {
+                all.push_back({.name = "k" + std::to_string(k) + "v" + std::to_string(v) + "_dim" + std::to_string(head_dim) + "_gqa" +
+                                       std::to_string(group),
+                               .kv_lens = {1000, 333, 16},
+                               .group = group,
+                               .head_dim = head_dim,
+                               .k_sub_dim = k,
+                               .v_sub_dim = v,
+                               .window = {32, 4}});
+            }
+        }
+    }
     for (const int len : {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 5000}) {
         all.push_back({.name = "len" + std::to_string(len), .kv_lens = {len}});
     }

@@ -12,6 +12,8 @@ namespace {
 struct EncodeCase {
     std::string name;
     int head_dim = 128;
+    int k_sub_dim = 4;
+    int v_sub_dim = 4;
     int num_kv_heads = 2;
     int num_tokens = 70;
     int page_size = 64;
@@ -34,6 +36,15 @@ std::vector<EncodeCase> cases() {
                            .unbiased = unbiased});
         }
     }
+    for (const int head_dim : {64, 128, 256}) {
+        for (const auto& [k, v] : {std::pair(2, 2), std::pair(2, 8), std::pair(8, 2)}) {
+            all.push_back({.name = "dim" + std::to_string(head_dim) + "_k" + std::to_string(k) + "v" + std::to_string(v),
+                           .head_dim = head_dim,
+                           .k_sub_dim = k,
+                           .v_sub_dim = v,
+                           .unbiased = true});
+        }
+    }
     for (const int tokens : {1, 3, 4, 5, 31, 32, 33, 200}) {
         all.push_back({.name = "tokens" + std::to_string(tokens), .num_tokens = tokens, .window = {16, 2}});
     }
@@ -52,7 +63,7 @@ std::vector<EncodeCase> cases() {
     return all;
 }
 
-RowCodec make_codec(const EncodeCase& c, const TransformSpec& spec, unsigned seed) {
+RowCodec make_codec(const EncodeCase& c, const TransformSpec& spec, int sub_dim, unsigned seed) {
     std::vector<HeadTransform> transforms;
     std::vector<Codebook> books;
     std::mt19937 rng(seed);
@@ -71,9 +82,9 @@ RowCodec make_codec(const EncodeCase& c, const TransformSpec& spec, unsigned see
         Result<HeadTransform> t = HeadTransform::create(c.head_dim, spec, factors, center);
         EXPECT_TRUE(t.ok()) << t.status().message();
         transforms.push_back(std::move(t).value());
-        books.push_back(random_codebook(4, 8, seed + h));
+        books.push_back(random_codebook(sub_dim, 8, seed + h));
     }
-    Result<RowCodec> codec = RowCodec::create(CodecSpec{}, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
+    Result<RowCodec> codec = RowCodec::create(CodecSpec{.sub_dim = sub_dim}, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -82,7 +93,7 @@ class EncodeTest : public CudaTest, public ::testing::WithParamInterface<EncodeC
 
 TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
     const EncodeCase& c = GetParam();
-    const RowCodec codecs[2] = {make_codec(c, c.key, 1), make_codec(c, c.value, 50)};
+    const RowCodec codecs[2] = {make_codec(c, c.key, c.k_sub_dim, 1), make_codec(c, c.value, c.v_sub_dim, 50)};
     const Result<cuda::LayerCodec> made = cuda::LayerCodec::create(codecs[0], codecs[1]);
     ASSERT_TRUE(made.ok()) << made.status().message();
     const cuda::LayerCodec& codec = made.value();
@@ -149,7 +160,6 @@ TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
 
     std::vector<std::uint8_t> bytes = pages.get();
     const std::vector<std::uint16_t> windows[2] = {window_k.get(), window_v.get()};
-    const int subspaces = c.head_dim / 4;
     int written = 0;
     for (int token = 0; token < c.num_tokens; ++token) {
         if (slots[token] < 0) {
@@ -157,10 +167,11 @@ TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
         }
         for (int head = 0; head < c.num_kv_heads; ++head) {
             cuda::HostHeadPage page(bytes.data() + slots[token] / c.page_size * page_bytes + page_bytes / c.num_kv_heads * head,
-                                    c.head_dim, c.page_size);
+                                    c.head_dim, c.k_sub_dim, c.v_sub_dim, c.page_size);
             const int cell = static_cast<int>(slots[token] % c.page_size);
             for (int side = 0; side < 2; ++side) {
                 const float* x = &rows[side][static_cast<std::size_t>(token) * row_dim + head * c.head_dim];
+                const int subspaces = codecs[side].num_subspaces();
                 std::vector<std::uint16_t> codes(subspaces);
                 std::uint8_t norm = cuda::kUnitNorm;
                 codecs[side].encode(head, x, codes.data(), c.norm == Norm::none ? nullptr : &norm);

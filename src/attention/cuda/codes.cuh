@@ -27,7 +27,9 @@ struct LaneCodes {
     std::uint32_t w[Words];
 
     __device__ __forceinline__ void load(const std::uint8_t* granule, int lane) {
-        if constexpr (Words == 2) {
+        if constexpr (Words == 1) {
+            w[0] = load_stream(reinterpret_cast<const std::uint32_t*>(granule) + lane);
+        } else if constexpr (Words == 2) {
             const uint2 x = load_stream(reinterpret_cast<const uint2*>(granule) + lane);
             w[0] = x.x;
             w[1] = x.y;
@@ -44,11 +46,64 @@ struct LaneCodes {
     }
 };
 
+/// Channels 4t.. and 16 + 4t.. (sub_dim 8: 8t.. and 8t + 4..) of step `s` of a key.
+struct KeyPiece {
+    std::uint32_t low;
+    std::uint32_t high;
+};
+
+/// Row 0 is cell g, row 1 cell g + 8. s and row are constants.
+template <class C>
+__device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& codes, int row, int s, std::uint32_t table) {
+    constexpr int kBytes = 2 * C::kKeyWords;  // of a row
+    if constexpr (C::KD == 8) {
+        const int i = row * kBytes + s;
+        const uint2 x = look_up_two<0>(codes.w[i / 4], i % 4, table);
+        return {x.x, x.y};
+    } else if constexpr (C::KD == 4) {
+        const int i = row * kBytes + 2 * s;
+        return {look_up<0>(codes.w[i / 4], i % 4, table), look_up<0>(codes.w[i / 4], i % 4 + 1, table)};
+    } else {
+        // Entries hold their two channels twice, so that either half of a word is at hand.
+        const std::uint32_t w = codes.w[(row * kBytes + 4 * s) / 4];
+        return {__byte_perm(look_up<0>(w, 0, table), look_up<0>(w, 1, table), 0x7610),
+                __byte_perm(look_up<0>(w, 2, table), look_up<0>(w, 3, table), 0x7610)};
+    }
+}
+
+/// A fragments of values: four cells (bytes b, b + 1 of both words) of one subspace, out[j] has channel j of all four.
+template <class C>
+__device__ __forceinline__ void look_up_values(std::uint32_t wa, std::uint32_t wb, int b, std::uint32_t table,
+                                               std::uint32_t (&out)[C::VD]) {
+    if constexpr (C::VD == 8) {
+        const uint2 e0 = look_up_two<kTableBytes>(wa, b, table);
+        const uint2 e1 = look_up_two<kTableBytes>(wa, b + 1, table);
+        const uint2 e2 = look_up_two<kTableBytes>(wb, b, table);
+        const uint2 e3 = look_up_two<kTableBytes>(wb, b + 1, table);
+        transpose_bytes(e0.x, e1.x, e2.x, e3.x, out);
+        transpose_bytes(e0.y, e1.y, e2.y, e3.y, out + 4);
+    } else {
+        const std::uint32_t e0 = look_up<kTableBytes>(wa, b, table);
+        const std::uint32_t e1 = look_up<kTableBytes>(wa, b + 1, table);
+        const std::uint32_t e2 = look_up<kTableBytes>(wb, b, table);
+        const std::uint32_t e3 = look_up<kTableBytes>(wb, b + 1, table);
+        if constexpr (C::VD == 4) {
+            transpose_bytes(e0, e1, e2, e3, out);
+        } else {
+            const std::uint32_t x = __byte_perm(e0, e1, 0x5140);
+            const std::uint32_t y = __byte_perm(e2, e3, 0x5140);
+            out[0] = __byte_perm(x, y, 0x5410);
+            out[1] = __byte_perm(x, y, 0x7632);
+        }
+    }
+}
+
 /// Addresses of the granules of one sequence and head.
 template <class C>
 struct ChunkReader {
     static constexpr int kGranules = 2 * C::CH;
-    static constexpr int kCodeBytes = C::HD * 4;  // of a granule on one side
+    static constexpr int kKeyBytes = 128 * C::kKeyWords;  // of a granule
+    static constexpr int kValueBytes = 128 * C::kValueWords;
 
     const std::uint8_t* head_base;
     const std::int32_t* table;
@@ -69,20 +124,25 @@ struct ChunkReader {
 
     struct Address {
         const std::uint8_t* keys;
+        const std::uint8_t* values;
         const std::uint8_t* norms;
     };
-    /// Granule i of a chunk whose page was found before. Values lie a.v_offset above keys.
+    /// Granule i of a chunk whose page was found before.
     __device__ __forceinline__ Address granule(const DecodeArgs& a, int chunk, int i, int found) const {
         const int mask = (1 << (a.page_shift - 4)) - 1;
         if constexpr (C::General) {
             const int in_page = min(chunk * kGranules + i, last_granule) & mask;
             const std::uint8_t* base = head_base + __shfl_sync(kAllLanes, found, i) * a.page_bytes;
-            return {base + static_cast<std::int64_t>(in_page) * kCodeBytes, base + a.norm_offset + in_page * kNormBytes};
+            return {base + static_cast<std::int64_t>(in_page) * kKeyBytes,
+                    base + a.v_offset + static_cast<std::int64_t>(in_page) * kValueBytes,
+                    base + a.norm_offset + static_cast<std::int64_t>(in_page) * kNormBytes};
         } else {
             const int in_page = chunk * kGranules & mask;
             const std::uint8_t* base = head_base + found * a.page_bytes;
-            return {base + static_cast<std::int64_t>(in_page) * kCodeBytes + i * kCodeBytes,
-                    base + a.norm_offset + in_page * kNormBytes + i * kNormBytes};
+            const std::uint8_t* keys = base + static_cast<std::int64_t>(in_page) * kKeyBytes + i * kKeyBytes;
+            const std::uint8_t* values = C::KD == C::VD ? keys + a.v_offset
+                                                        : base + a.v_offset + static_cast<std::int64_t>(in_page) * kValueBytes + i * kValueBytes;
+            return {keys, values, base + a.norm_offset + static_cast<std::int64_t>(in_page) * kNormBytes + i * kNormBytes};
         }
     }
 };
@@ -130,13 +190,15 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                                              int end, float* o, LaneState<C>& state) {
     constexpr int NT = C::NT;
     constexpr int CH = C::CH;
-    constexpr int Words = C::HD / 32;
     constexpr int Steps = C::HD / 32;
     const int lane = threadIdx.x & 31;
     const int g = lane >> 2;
     const int t = lane & 3;
-    const std::uint32_t table = static_cast<std::uint32_t>(__cvta_generic_to_shared(sm.k_table)) + 4 * lane;
-    constexpr int kValues = kTableBytes;  // v_table follows
+    const std::uint32_t words = static_cast<std::uint32_t>(__cvta_generic_to_shared(sm.k_table)) + 4 * lane;
+    // Pairs of words: 16 copies.
+    const std::uint32_t pairs = words - 4 * lane + 8 * (lane % 16);
+    const std::uint32_t k_table = C::KD == 8 ? pairs : words;
+    const std::uint32_t v_table = C::VD == 8 ? pairs : words;
 
     state.reset();
 #pragma unroll
@@ -156,8 +218,9 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     for (int n = 0; n < NT; ++n) {
 #pragma unroll
         for (int s = 0; s < Steps; ++s) {
-            q[n][s][0] = *reinterpret_cast<const std::uint32_t*>(&sm.q_code[8 * n + g][32 * s + 4 * t]);
-            q[n][s][1] = *reinterpret_cast<const std::uint32_t*>(&sm.q_code[8 * n + g][32 * s + 16 + 4 * t]);
+            const int low = 32 * s + (C::KD == 8 ? 8 : 4) * t;
+            q[n][s][0] = *reinterpret_cast<const std::uint32_t*>(&sm.q_code[8 * n + g][low]);
+            q[n][s][1] = *reinterpret_cast<const std::uint32_t*>(&sm.q_code[8 * n + g][low + (C::KD == 8 ? 4 : 16)]);
         }
         const int r = 4 * n + t;
         const int row = at.row_tile * C::kRows + r;
@@ -184,15 +247,15 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     }
 
     ChunkReader<C> reader(a, at, reach);
-    LaneCodes<Words> k[2 * CH];
-    LaneCodes<Words> v[2 * CH];
+    LaneCodes<C::kKeyWords> k[2 * CH];
+    LaneCodes<C::kValueWords> v[2 * CH];
     std::uint32_t norms[2 * CH];
     int page = reader.page(a, first, lane);
 #pragma unroll
     for (int i = 0; i < 2 * CH; ++i) {
         const auto from = reader.granule(a, first, i, page);
         k[i].load(from.keys, lane);
-        v[i].load(from.keys + a.v_offset, lane);
+        v[i].load(from.values, lane);
         norms[i] = load_stream(reinterpret_cast<const std::uint32_t*>(from.norms) + g);
     }
     int page_after = reader.page(a, min(first + C::WARPS, end - 1), lane);
@@ -211,34 +274,18 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         for (int i = 0; i < CH; ++i) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const LaneCodes<Words>& codes = k[2 * i + half];
+                const LaneCodes<C::kKeyWords>& codes = k[2 * i + half];
                 int c[NT][4];
 #pragma unroll
-                for (int s = 0; s < Steps; s += 2) {
-                    const std::uint32_t w0 = codes.w[s / 2];
-                    const std::uint32_t w1 = codes.w[Words / 2 + s / 2];
-                    {
-                        const std::uint32_t a0 = look_up<0, 0>(w0, table);
-                        const std::uint32_t a2 = look_up<1, 0>(w0, table);
-                        const std::uint32_t a1 = look_up<0, 0>(w1, table);
-                        const std::uint32_t a3 = look_up<1, 0>(w1, table);
+                for (int s = 0; s < Steps; ++s) {
+                    const KeyPiece row0 = look_up_key<C>(codes, 0, s, k_table);
+                    const KeyPiece row1 = look_up_key<C>(codes, 1, s, k_table);
 #pragma unroll
-                        for (int n = 0; n < NT; ++n) {
-                            if (s == 0) {
-                                mma_s8s8_first(c[n], a0, a1, a2, a3, q[n][s][0], q[n][s][1]);
-                            } else {
-                                mma_s8s8(c[n], a0, a1, a2, a3, q[n][s][0], q[n][s][1]);
-                            }
-                        }
-                    }
-                    {
-                        const std::uint32_t a0 = look_up<2, 0>(w0, table);
-                        const std::uint32_t a2 = look_up<3, 0>(w0, table);
-                        const std::uint32_t a1 = look_up<2, 0>(w1, table);
-                        const std::uint32_t a3 = look_up<3, 0>(w1, table);
-#pragma unroll
-                        for (int n = 0; n < NT; ++n) {
-                            mma_s8s8(c[n], a0, a1, a2, a3, q[n][s + 1][0], q[n][s + 1][1]);
+                    for (int n = 0; n < NT; ++n) {
+                        if (s == 0) {
+                            mma_s8s8_first(c[n], row0.low, row1.low, row0.high, row1.high, q[n][s][0], q[n][s][1]);
+                        } else {
+                            mma_s8s8(c[n], row0.low, row1.low, row0.high, row1.high, q[n][s][0], q[n][s][1]);
                         }
                     }
                 }
@@ -402,29 +449,27 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 p[n][1] = low ? from_a : from_b;
             }
 #pragma unroll
-            for (int h = 0; h < C::HD / 64; ++h) {
-                std::uint32_t x[4][4];  // [quad of cells + 2 * subspace][channel]
+            for (int h = 0; h < C::kValueWords / 2; ++h) {
+                std::uint32_t x[2][2][C::VD];  // [subspaces 16 h + g, + 8][quad of cells][channel]
 #pragma unroll
                 for (int sub = 0; sub < 2; ++sub) {
-                    const std::uint32_t wa = v[2 * i].w[2 * h + sub];
-                    const std::uint32_t wb = v[2 * i + 1].w[2 * h + sub];
-                    transpose_bytes(look_up<0, kValues>(wa, table), look_up<1, kValues>(wa, table),
-                                    look_up<0, kValues>(wb, table), look_up<1, kValues>(wb, table), x[2 * sub]);
-                    transpose_bytes(look_up<2, kValues>(wa, table), look_up<3, kValues>(wa, table),
-                                    look_up<2, kValues>(wb, table), look_up<3, kValues>(wb, table), x[2 * sub + 1]);
+#pragma unroll
+                    for (int quad = 0; quad < 2; ++quad) {
+                        look_up_values<C>(v[2 * i].w[2 * h + sub], v[2 * i + 1].w[2 * h + sub], 2 * quad, v_table, x[sub][quad]);
+                    }
                 }
 #pragma unroll
                 for (int n = 0; n < NT; ++n) {
 #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        mma_s8u8(acc[n][4 * h + j], x[0][j], x[2][j], x[1][j], x[3][j], p[n][0], p[n][1]);
+                    for (int j = 0; j < C::VD; ++j) {
+                        mma_s8u8(acc[n][C::VD * h + j], x[0][0][j], x[1][0][j], x[0][1][j], x[1][1][j], p[n][0], p[n][1]);
                     }
                 }
             }
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const auto from = reader.granule(a, next, 2 * i + half, page);
-                v[2 * i + half].load(from.keys + a.v_offset, lane);
+                v[2 * i + half].load(from.values, lane);
             }
         }
     }

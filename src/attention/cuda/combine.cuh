@@ -17,7 +17,7 @@ __device__ __forceinline__ int element_channel(int index, bool exact) {
     const int g = (index >> 2) & 7;
     const int i = (index >> 6) % (C::HD / 16);
     const int half = (index >> 5) & 1;
-    return exact ? C::HD / 8 * g + 2 * i + half : 4 * (16 * (i / 4) + 8 * half + g) + i % 4;
+    return exact ? C::HD / 8 * g + 2 * i + half : C::VD * (16 * (i / C::VD) + 8 * half + g) + i % C::VD;
 }
 
 /// Sums of all warps into factors and one reference and sum per row. Whole block; `kind` 0: codes, 1: f16 rows.

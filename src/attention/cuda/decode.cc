@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
+#include <tuple>
+#include <vector>
 
 #include "attention/cuda/decode_kernels.h"
 #include "codec/cuda/checks.h"
@@ -40,8 +42,19 @@ Status check_params(const LayerCodec& codec, const DecodeParams& p) {
     return s.ok() ? check_range("sliding_window", p.sliding_window, 0, INT_MAX) : s;
 }
 
-std::span<const DecodeKernel> kernels_of(int head_dim) {
-    return head_dim == 64 ? decode_kernels_hd64() : head_dim == 128 ? decode_kernels_hd128() : decode_kernels_hd256();
+/// Kernels for a layer's codecs and head size.
+std::vector<const DecodeKernel*> kernels_of(const LayerCodec& codec) {
+    std::vector<const DecodeKernel*> found;
+    for (const std::span<const DecodeKernel> table : {decode_kernels_d4_hd64(), decode_kernels_d4_hd128(), decode_kernels_d4_hd256(),
+                                                      decode_kernels_d2(), decode_kernels_d2d4(), decode_kernels_d8()}) {
+        for (const DecodeKernel& k : table) {
+            const LayerCodec::Tables& t = codec.tables();
+            if (k.head_dim == t.head_dim && k.k_sub_dim == t.k.sub_dim && k.v_sub_dim == t.v.sub_dim) {
+                found.push_back(&k);
+            }
+        }
+    }
+    return found;
 }
 
 struct Device {
@@ -85,16 +98,24 @@ int grid_blocks(const DecodeKernel& kernel, int multiprocessors) {
 // The smallest kernel that takes all query rows, else the largest; general only where it must be.
 Status choose(const LayerCodec& codec, int batch, int rows, bool general, const Device& device, Choice& out) {
     const DecodeKernel* best = nullptr;
-    for (const DecodeKernel& k : kernels_of(codec.head_dim())) {
-        if (k.general != general || k.fixed_shared_bytes + 4u * (batch + 1u) > static_cast<unsigned>(device.shared_bytes)) {
+    for (const DecodeKernel* kernel : kernels_of(codec)) {
+        const DecodeKernel& k = *kernel;
+        if ((general && !k.general) || k.fixed_shared_bytes + 4u * (batch + 1u) > static_cast<unsigned>(device.shared_bytes)) {
             continue;
         }
-        const bool fits = k.rows >= rows;
-        if (best == nullptr || (fits ? best->rows < rows || k.rows < best->rows : k.rows > best->rows && best->rows < rows)) {
-            best = &k;
-        }
+        // Fewest passes over the codes, then fewest idle rows, then without what is not needed.
+        const auto cost = [&](const DecodeKernel& x) {
+            return std::tuple((rows + x.rows - 1) / x.rows, x.rows, x.general);
+        };
+        best = best == nullptr || cost(k) < cost(*best) ? &k : best;
     }
     if (best == nullptr) {
+        const LayerCodec::Tables& t = codec.tables();
+        if (kernels_of(codec).empty()) {
+            return {ErrorCode::unsupported,
+                    fmt::format("decode attention: got d{}b8 keys, d{}b8 values and head_dim {}, for which no kernel was built",
+                                t.k.sub_dim, t.v.sub_dim, t.head_dim)};
+        }
         return {ErrorCode::unsupported, fmt::format("decode attention: got a device with {} bytes of shared memory per block, "
                                                     "expected more for head_dim {} and batch {}",
                                                     device.shared_bytes, codec.head_dim(), batch)};
@@ -166,7 +187,8 @@ Result<std::size_t> decode_workspace_bytes(const LayerCodec& codec, int batch, i
             return s;
         }
         std::size_t most = 0;
-        for (const DecodeKernel& k : kernels_of(codec.head_dim())) {
+        for (const DecodeKernel* kernel : kernels_of(codec)) {
+            const DecodeKernel& k = *kernel;
             const int rows = num_qo_heads / codec.num_kv_heads() * num_q;
             const std::size_t items =
                 static_cast<std::size_t>(batch) * codec.num_kv_heads() * ((rows + k.rows - 1) / k.rows);
@@ -200,7 +222,7 @@ Result<DecodePlan> plan_decode(const LayerCodec& codec, const CacheView& cache, 
 
 DecodeArgs decode_args(const LayerCodec& codec, const CacheView& c, const DecodeParams& p, int row_tiles) {
     const LayerCodec::Tables& t = codec.tables();
-    const HeadPage page = head_page(t.head_dim / 4, t.head_dim / 4, c.page_size);
+    const HeadPage page = head_page(t.head_dim / t.k.sub_dim, t.head_dim / t.v.sub_dim, c.page_size);
     DecodeArgs a = {};
     a.pages = static_cast<const std::uint8_t*>(c.pages);
     a.head_bytes = static_cast<std::int64_t>(page.bytes());

@@ -49,7 +49,7 @@ struct DecodeArgs {
     float* lse;  // layout (batch, num_q, num_qo_heads), null: not wanted
 
     // Codec: per KV head.
-    const std::uint32_t* k_words;  // layout (num_kv_heads, 256): four int8 of a centroid
+    const std::uint32_t* k_words;  // layout (num_kv_heads, 256, words), see codec/cuda/tables.h
     const std::uint32_t* v_words;
     const float* k_scale;   // [num_kv_heads]
     const float* v_scale;

@@ -10,6 +10,8 @@ template <class C>
 DecodeKernel decode_entry(std::string_view name) {
     return {name,
             reinterpret_cast<const void*>(&decode_kernel<C>),
+            C::KD,
+            C::VD,
             C::HD,
             C::kRows,
             C::kChunk,

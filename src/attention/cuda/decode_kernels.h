@@ -1,4 +1,4 @@
-// The compiled decode kernels, one small translation unit per head size.
+// The compiled decode kernels, small translation units by sub_dim and head size.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,8 @@ namespace vecinfer::cuda {
 struct DecodeKernel {
     std::string_view name;
     const void* function;
+    int k_sub_dim;
+    int v_sub_dim;
     int head_dim;
     int rows;    // query rows of a KV head that one pass takes
     int chunk;   // cells; a page must hold whole chunks unless `general`
@@ -24,9 +26,12 @@ struct DecodeKernel {
     std::size_t sums;                // f32 values of a partial result, without references and sums
 };
 
-std::span<const DecodeKernel> decode_kernels_hd64();
-std::span<const DecodeKernel> decode_kernels_hd128();
-std::span<const DecodeKernel> decode_kernels_hd256();
+std::span<const DecodeKernel> decode_kernels_d4_hd64();
+std::span<const DecodeKernel> decode_kernels_d4_hd128();
+std::span<const DecodeKernel> decode_kernels_d4_hd256();
+std::span<const DecodeKernel> decode_kernels_d2();
+std::span<const DecodeKernel> decode_kernels_d2d4();
+std::span<const DecodeKernel> decode_kernels_d8();
 
 /// Items (sequence, KV head, row tile) of a call. Their counters have a place of their own, whatever the shape of a call, because
 /// they must be zero between calls.

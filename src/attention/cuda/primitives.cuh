@@ -81,13 +81,22 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], std::uint32_t a0, std::ui
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// Word at shared address `base + 128 * byte B of w + Offset`. The address is one integer dot product, which runs beside the
-/// byte permutes instead of queueing up with them.
-template <int B, int Offset>
-__device__ __forceinline__ std::uint32_t look_up(std::uint32_t w, std::uint32_t base) {
-    const std::uint32_t address = __dp4a(w, 0x80u << (8 * B), base);
+/// Word at shared address `base + 128 * byte b of w + Offset`; b is a constant. The address is one integer dot product, which runs
+/// beside the byte permutes instead of queueing up with them.
+template <int Offset>
+__device__ __forceinline__ std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
+    const std::uint32_t address = __dp4a(w, 0x80u << (8 * b), base);
     std::uint32_t r;
     asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(r) : "r"(address), "n"(Offset));
+    return r;
+}
+
+/// Two words.
+template <int Offset>
+__device__ __forceinline__ uint2 look_up_two(std::uint32_t w, int b, std::uint32_t base) {
+    const std::uint32_t address = __dp4a(w, 0x80u << (8 * b), base);
+    uint2 r;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2+%3];" : "=r"(r.x), "=r"(r.y) : "r"(address), "n"(Offset));
     return r;
 }
 
@@ -95,7 +104,7 @@ __device__ __forceinline__ std::uint32_t look_up(std::uint32_t w, std::uint32_t 
 
 /// Transposes 4 x 4 bytes: out[j] has byte j of e0, e1, e2, e3.
 __device__ __forceinline__ void transpose_bytes(std::uint32_t e0, std::uint32_t e1, std::uint32_t e2, std::uint32_t e3,
-                                                std::uint32_t (&out)[4]) {
+                                                std::uint32_t* out) {
     const std::uint32_t x0 = __byte_perm(e0, e1, 0x5140);
     const std::uint32_t x1 = __byte_perm(e0, e1, 0x7362);
     const std::uint32_t y0 = __byte_perm(e2, e3, 0x5140);

@@ -78,16 +78,22 @@ __device__ __forceinline__ void prepare_queries(const DecodeArgs& a, Shared<C>& 
     }
 }
 
-/// 32 copies of a word side by side, one for each bank, so that no two lanes of a look-up meet.
+/// 32 copies of a word side by side, one for each bank, so that no two lanes of a look-up meet. Of sub_dim 8, 16 copies of two
+/// words: half a warp at a time reads pairs of banks.
+template <int D>
+__device__ __forceinline__ void fill_table(const std::uint32_t* words, std::uint32_t* table, int threads) {
+    for (int i = threadIdx.x; i < 256 * 8; i += threads) {
+        const int row = i >> 3;
+        const std::uint32_t x = words[D == 8 ? 2 * row : row];
+        const std::uint32_t y = D == 8 ? words[2 * row + 1] : x;
+        reinterpret_cast<uint4*>(table)[i] = make_uint4(x, y, x, y);
+    }
+}
+
 template <class C>
 __device__ __forceinline__ void fill_tables(const DecodeArgs& a, Shared<C>& sm, int head) {
-    const std::uint32_t* k = a.k_words + head * 256;
-    const std::uint32_t* v = a.v_words + head * 256;
-    for (int i = threadIdx.x; i < 512 * 8; i += C::kThreads) {
-        const int row = i >> 3;
-        const std::uint32_t x = row < 256 ? k[row] : v[row - 256];
-        reinterpret_cast<uint4*>(sm.k_table)[i] = make_uint4(x, x, x, x);  // v_table follows k_table
-    }
+    fill_table<C::KD>(a.k_words + head * 256 * (C::KD == 8 ? 2 : 1), sm.k_table, C::kThreads);
+    fill_table<C::VD>(a.v_words + head * 256 * (C::VD == 8 ? 2 : 1), sm.v_table, C::kThreads);
 }
 
 }  // namespace vecinfer::cuda

@@ -9,12 +9,15 @@
 namespace vecinfer::cuda {
 
 /// Compile-time shape of a kernel.
+///   KD, VD  sub_dim of keys and values: 2, 4 or 8
 ///   HD      head_dim
 ///   NT      column tiles of the matrix unit: 4 NT query rows (heads x query tokens) of a KV head
 ///   CH      tiles of 32 cells that a warp has in flight
 ///   General soft cap, ALiBi and pages smaller than a chunk
-template <int HD_, int NT_, int CH_, int WARPS_, int MINB_, bool General_>
+template <int KD_, int VD_, int HD_, int NT_, int CH_, int WARPS_, int MINB_, bool General_>
 struct Config {
+    static constexpr int KD = KD_;
+    static constexpr int VD = VD_;
     static constexpr int HD = HD_;
     static constexpr int NT = NT_;
     static constexpr int CH = CH_;
@@ -28,10 +31,12 @@ struct Config {
     static constexpr int kChunk = 32 * CH;       // cells
     static constexpr int kAcc = HD / 8 * NT;     // sums of a lane
     static constexpr int kWarpFloats = kAcc * 32;  // = kRows * HD
-    static constexpr int kSubspaces = HD / 4;
+    static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
+    static constexpr int kValueWords = HD / (8 * VD);
+    static_assert(kValueWords >= 2, "16 rows of a matrix product are 16 subspaces");
 };
 
-inline constexpr int kTableBytes = 256 * 128;  // 32 copies of 256 words
+inline constexpr int kTableBytes = 256 * 128;  // 256 centroids: 32 copies of a word, or 16 of two words
 
 template <class C>
 struct Shared {

@@ -28,17 +28,19 @@ Status check_params(const LayerCodec& codec, const CacheView& cache, const Encod
 }
 
 EncodeSide side_of(const SideTables& t, const void* x, std::int64_t token_stride, std::int64_t head_stride, void* window) {
-    return {x,
-            token_stride,
-            head_stride,
-            t.words.get(),
-            t.scales.get(),
-            t.inverse.get(),
-            t.center.get(),
-            static_cast<std::uint16_t*>(window),
-            t.hadamard ? 1 : 0,
-            t.norms ? 1 : 0,
-            t.unbiased ? 1 : 0};
+    EncodeSide side = {};
+    side.x = x;
+    side.token_stride = token_stride;
+    side.head_stride = head_stride;
+    side.words = t.words.get();
+    side.scales = t.scales.get();
+    side.inverse = t.inverse.get();
+    side.center = t.center.get();
+    side.window = static_cast<std::uint16_t*>(window);
+    side.hadamard = t.hadamard ? 1 : 0;
+    side.norms = t.norms ? 1 : 0;
+    side.unbiased = t.unbiased ? 1 : 0;
+    return side;
 }
 
 }  // namespace
@@ -49,18 +51,15 @@ Status encode(const LayerCodec& codec, const CacheView& cache, const EncodeParam
             return s;
         }
         const LayerCodec::Tables& t = codec.tables();
-        const HeadPage page = head_page(t.head_dim / 4, t.head_dim / 4, cache.page_size);
+        const HeadPage page = head_page(t.head_dim / t.k.sub_dim, t.head_dim / t.v.sub_dim, cache.page_size);
         const bool window = has_window(cache);
         EncodeArgs a = {};
-        a.side[0] = side_of(t.k, p.k, p.k_token_stride, p.k_head_stride, window ? cache.window_k : nullptr);
-        a.side[1] = side_of(t.v, p.v, p.v_token_stride, p.v_head_stride, window ? cache.window_v : nullptr);
         a.type = p.type;
         a.num_tokens = p.num_tokens;
         a.num_kv_heads = t.num_kv_heads;
         a.pages = static_cast<std::uint8_t*>(cache.pages);
         a.head_bytes = static_cast<std::int64_t>(page.bytes());
         a.page_bytes = a.head_bytes * t.num_kv_heads;
-        a.v_offset = static_cast<std::int64_t>(page.v_offset());
         a.norm_offset = static_cast<std::int64_t>(page.norm_offset());
         a.page_size = cache.page_size;
         a.slots = p.slots;
@@ -70,14 +69,21 @@ Status encode(const LayerCodec& codec, const CacheView& cache, const EncodeParam
         a.positions = p.positions;
         a.sequences = p.sequences;
         a.kv_lens = p.kv_lens;
-        const EncodeKernel kernel = encode_kernel(t.head_dim);
-        const dim3 grid((p.num_tokens + kernel.tokens - 1) / kernel.tokens, t.num_kv_heads, 2);
-        void* arguments[] = {&a};
-        if (Status s = cuda_status(cudaLaunchKernel(kernel.function, grid, dim3(kernel.threads), arguments, kernel.shared_bytes,
-                                                    static_cast<cudaStream_t>(stream)),
-                                   "encode");
-            !s.ok()) {
-            return s;
+        for (const bool value : {false, true}) {
+            const SideTables& tables = value ? t.v : t.k;
+            a.side = value ? side_of(tables, p.v, p.v_token_stride, p.v_head_stride, window ? cache.window_v : nullptr)
+                           : side_of(tables, p.k, p.k_token_stride, p.k_head_stride, window ? cache.window_k : nullptr);
+            a.side.value = value ? 1 : 0;
+            a.side.codes_offset = value ? static_cast<std::int64_t>(page.v_offset()) : 0;
+            const EncodeKernel kernel = encode_kernel(t.head_dim, tables.sub_dim);
+            const dim3 grid((p.num_tokens + kernel.tokens - 1) / kernel.tokens, t.num_kv_heads);
+            void* arguments[] = {&a};
+            if (Status s = cuda_status(cudaLaunchKernel(kernel.function, grid, dim3(32, kernel.warps), arguments,
+                                                        kernel.shared_bytes, static_cast<cudaStream_t>(stream)),
+                                       "encode");
+                !s.ok()) {
+                return s;
+            }
         }
         return cuda_status(cudaPeekAtLastError(), "encode");
     });

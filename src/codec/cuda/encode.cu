@@ -85,31 +85,53 @@ __device__ std::int64_t window_row(const EncodeArgs& a, int token, int head) {
     return ring > 0 && pos >= a.kv_lens[seq] - ring ? base + a.sink + (pos - a.sink) % ring : -1;
 }
 
-template <int HD>
+/// D values of sub-vector `p` of a centroid table.
+template <int D>
+struct Centroids {
+    const float* at;  // layout (256, D), shared
+
+    __device__ void load(int i, float (&c)[D]) const {
+        if constexpr (D == 2) {
+            const float2 x = reinterpret_cast<const float2*>(at)[i];
+            c[0] = x.x;
+            c[1] = x.y;
+        } else {
+#pragma unroll
+            for (int j = 0; j < D; j += 4) {
+                const float4 x = reinterpret_cast<const float4*>(at)[(i * D + j) / 4];
+                c[j] = x.x;
+                c[j + 1] = x.y;
+                c[j + 2] = x.z;
+                c[j + 3] = x.w;
+            }
+        }
+    }
+};
+
+template <int HD, int D>
 __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant__ EncodeArgs a) {
-    constexpr int N = HD / 32;             // channels of a lane
-    constexpr int kLanes = N < 4 ? 4 / N : 1;  // lanes that share a sub-vector
-    constexpr int kPieces = N < 4 ? 1 : N / 4;  // sub-vectors of a lane
+    constexpr int N = HD / 32;                   // channels of a lane
+    constexpr int kLanes = D > N ? D / N : 1;    // lanes that share a sub-vector; each searches its part of the centroids
+    constexpr int kPieces = N > D ? N / D : 1;   // sub-vectors of a lane
     extern __shared__ __align__(1024) unsigned char memory[];
-    float4* centroids = reinterpret_cast<float4*>(memory);  // [256]
+    float* table = reinterpret_cast<float*>(memory);
+    const Centroids<D> centroids{table};
     const int head = blockIdx.y;
-    const bool value = blockIdx.z == 1;
-    const EncodeSide& side = a.side[value ? 1 : 0];
-    const int lane = threadIdx.x & 31;
-    const int warp = threadIdx.x >> 5;
+    const EncodeSide& side = a.side;
+    const int lane = threadIdx.x;
+    const int warp = threadIdx.y;
 
     const float scale = side.scales[head];
-    for (int i = threadIdx.x; i < 256; i += 32 * kWarps) {
-        const std::uint32_t w = side.words[head * 256 + i];
-        centroids[i] = make_float4(scale * static_cast<float>(static_cast<std::int8_t>(w)),
-                                   scale * static_cast<float>(static_cast<std::int8_t>(w >> 8)),
-                                   scale * static_cast<float>(static_cast<std::int8_t>(w >> 16)),
-                                   scale * static_cast<float>(static_cast<std::int8_t>(w >> 24)));
+    for (int i = 32 * warp + lane; i < 256 * D; i += 32 * kWarps) {
+        const int centroid = i / D;
+        const int channel = i % D;
+        const std::uint32_t w = side.words[D == 8 ? (head * 256 + centroid) * 2 + channel / 4 : head * 256 + centroid];
+        table[i] = scale * static_cast<float>(static_cast<std::int8_t>(w >> (8 * (channel % 4))));
     }
     __syncthreads();
 
     const int token0 = (blockIdx.x * kWarps + warp) * kTokens;
-    float x[kTokens][kPieces][4];  // divided by the norm
+    float x[kTokens][kPieces][D];  // divided by the norm
     float y[kTokens][N];           // transformed
     double energy[kTokens];
     int norm[kTokens];
@@ -153,23 +175,14 @@ __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant
             norm[j] = norm_byte(static_cast<float>(sqrt(energy[j] / HD)));
             divisor = norm[j] == 0 ? 1.0f : norm_value(norm[j]);
         }
-        float unit[N];
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            unit[i] = y[j][i] / divisor;
-        }
-        if constexpr (kLanes == 1) {
+        for (int l = 0; l < kLanes; ++l) {
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                x[j][i / 4][i % 4] = unit[i];
+                const float unit = y[j][i] / divisor;
+                const int at = l * N + i;
+                x[j][at / D][at % D] = kLanes == 1 ? unit : __shfl_sync(kAllLanes, unit, lane / kLanes * kLanes + l);
             }
-        } else {  // two lanes make a sub-vector; both search, each half of the centroids
-            const float other0 = __shfl_xor_sync(kAllLanes, unit[0], 1);
-            const float other1 = __shfl_xor_sync(kAllLanes, unit[1], 1);
-            x[j][0][0] = lane & 1 ? other0 : unit[0];
-            x[j][0][1] = lane & 1 ? other1 : unit[1];
-            x[j][0][2] = lane & 1 ? unit[0] : other0;
-            x[j][0][3] = lane & 1 ? unit[1] : other1;
         }
     }
 
@@ -183,19 +196,21 @@ __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant
             code[j][p] = 0;
         }
     }
-    const int first = kLanes == 1 ? 0 : (lane & 1) * 128;
+    const int first = lane % kLanes * (256 / kLanes);
 #pragma unroll 4
     for (int i = first; i < first + 256 / kLanes; ++i) {
-        const float4 c = centroids[i];
+        float c[D];
+        centroids.load(i, c);
 #pragma unroll
         for (int j = 0; j < kTokens; ++j) {
 #pragma unroll
             for (int p = 0; p < kPieces; ++p) {
-                const float d0 = x[j][p][0] - c.x;
-                const float d1 = x[j][p][1] - c.y;
-                const float d2 = x[j][p][2] - c.z;
-                const float d3 = x[j][p][3] - c.w;
-                const float d = ((d0 * d0 + d1 * d1) + d2 * d2) + d3 * d3;
+                float d = 0.0f;
+#pragma unroll
+                for (int k = 0; k < D; ++k) {
+                    const float difference = x[j][p][k] - c[k];
+                    d = k == 0 ? difference * difference : d + difference * difference;
+                }
                 code[j][p] = d < best[j][p] ? i : code[j][p];
                 best[j][p] = d < best[j][p] ? d : best[j][p];
             }
@@ -203,10 +218,13 @@ __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant
     }
 #pragma unroll
     for (int j = 0; j < kTokens; ++j) {
-        if constexpr (kLanes == 2) {
-            const float other = __shfl_xor_sync(kAllLanes, best[j][0], 1);
-            const int other_code = __shfl_xor_sync(kAllLanes, code[j][0], 1);
-            code[j][0] = other < best[j][0] || (other == best[j][0] && other_code < code[j][0]) ? other_code : code[j][0];
+#pragma unroll
+        for (int step = 1; step < kLanes; step *= 2) {
+            const float other = __shfl_xor_sync(kAllLanes, best[j][0], step);
+            const int other_code = __shfl_xor_sync(kAllLanes, code[j][0], step);
+            const bool better = other < best[j][0] || (other == best[j][0] && other_code < code[j][0]);
+            code[j][0] = better ? other_code : code[j][0];
+            best[j][0] = better ? other : best[j][0];
         }
         int stored = norm[j];
         if (side.norms && side.unbiased && norm[j] != 0) {
@@ -214,9 +232,8 @@ __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant
             double projection = 0.0;
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                const float4 c = centroids[code[j][N < 4 ? 0 : i / 4]];
-                const int channel = N < 4 ? (lane & 1) * 2 + i : i % 4;
-                const float part = channel == 0 ? c.x : channel == 1 ? c.y : channel == 2 ? c.z : c.w;
+                const int at = lane % kLanes * N + i;
+                const float part = table[code[j][at / D % kPieces] * D + at % D];
                 projection += static_cast<double>(divisor * part) * static_cast<double>(y[j][i]);
             }
             projection = warp_sum_double(projection);
@@ -228,30 +245,35 @@ __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant
         if (cell.stored) {
             const int granule = cell.in_page / kGranule;
             const int in = cell.in_page % kGranule;
-            std::uint8_t* codes = cell.head_page + (value ? a.v_offset : 0) + static_cast<std::int64_t>(granule) * granule_bytes(HD / 4);
-            if (kLanes == 1 || (lane & 1) == 0) {
+            std::uint8_t* codes = cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(HD / D);
+            if (lane % kLanes == 0) {
 #pragma unroll
                 for (int p = 0; p < kPieces; ++p) {
-                    const int m = kLanes == 1 ? lane * kPieces + p : lane / 2;
-                    codes[value ? v_code_offset(in, m, HD / 4) : k_code_offset(in, m, HD / 4)] =
+                    const int m = lane * kPieces / kLanes + p;
+                    codes[side.value ? v_code_offset(in, m, HD / D) : k_code_offset(in, m, D, HD / D)] =
                         static_cast<std::uint8_t>(code[j][p]);
                 }
             }
             if (lane == 0) {
-                cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes + norm_offset(in, value)] =
+                cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes + norm_offset(in, side.value != 0)] =
                     static_cast<std::uint8_t>(stored);
             }
         }
     }
 }
 
+template <int HD>
+const void* kernel_of(int sub_dim) {
+    return sub_dim == 2   ? reinterpret_cast<const void*>(&encode_rows<HD, 2>)
+           : sub_dim == 4 ? reinterpret_cast<const void*>(&encode_rows<HD, 4>)
+                          : reinterpret_cast<const void*>(&encode_rows<HD, 8>);
+}
+
 }  // namespace
 
-EncodeKernel encode_kernel(int head_dim) {
-    const void* function = head_dim == 64    ? reinterpret_cast<const void*>(&encode_rows<64>)
-                           : head_dim == 128 ? reinterpret_cast<const void*>(&encode_rows<128>)
-                                             : reinterpret_cast<const void*>(&encode_rows<256>);
-    return {function, 32 * kWarps, kWarps * kTokens, 256 * sizeof(float4)};
+EncodeKernel encode_kernel(int head_dim, int sub_dim) {
+    const void* function = head_dim == 64 ? kernel_of<64>(sub_dim) : head_dim == 128 ? kernel_of<128>(sub_dim) : kernel_of<256>(sub_dim);
+    return {function, kWarps, kWarps * kTokens, 256 * sizeof(float) * static_cast<std::size_t>(sub_dim)};
 }
 
 }  // namespace vecinfer::cuda

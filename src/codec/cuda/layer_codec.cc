@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "codec/cuda/layout.h"
 #include "codec/cuda/tables.h"
@@ -10,8 +9,8 @@ namespace {
 
 std::string unsupported_part(const RowCodec& codec) {
     const CodecSpec& spec = codec.spec();
-    if (spec.kind != CodecKind::vq || spec.sub_dim != 4 || spec.code_bits != 8) {
-        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d4b8", spec.sub_dim, spec.code_bits);
+    if (spec.kind != CodecKind::vq || spec.sub_dim < 2 || spec.code_bits != 8) {
+        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8 or d8b8", spec.sub_dim, spec.code_bits);
     }
     if (codec.has_book_per_subspace()) {
         return "a codebook per subspace, expected one that subspaces share";
@@ -52,15 +51,21 @@ Status upload_side(const RowCodec& codec, SideTables& side) {
         const Codebook& book = codec.codebook(h);
         scales.push_back(book.scale);
         for (int i = 0; i < book.num_centroids(); ++i) {
-            std::uint32_t word = 0;
-            std::memcpy(&word, book.centroids.data() + static_cast<std::size_t>(i) * 4, 4);
-            words.push_back(word);
+            const std::int8_t* centroid = book.centroids.data() + static_cast<std::ptrdiff_t>(i) * book.sub_dim;
+            for (int c = 0; c < std::max(book.sub_dim, 4); c += 4) {
+                std::uint32_t word = 0;
+                for (int b = 0; b < 4; ++b) {
+                    word |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(centroid[(c + b) % book.sub_dim])) << (8 * b);
+                }
+                words.push_back(word);
+            }
         }
     }
     const std::vector<float> factors = gather(codec, 1.0f, [](const HeadTransform& t) { return t.smooth_factors(); });
     std::vector<float> inverse(factors.size());
     std::transform(factors.begin(), factors.end(), inverse.begin(), [](float f) { return 1.0f / f; });
     const std::vector<float> center = gather(codec, 0.0f, [](const HeadTransform& t) { return t.center(); });
+    side.sub_dim = codec.sub_dim();
     side.hadamard = codec.transform(0).has_hadamard();
     side.norms = codec.has_norm();
     side.unbiased = codec.is_unbiased();
@@ -114,8 +119,7 @@ int LayerCodec::head_dim() const noexcept {
 }
 
 std::size_t LayerCodec::page_bytes(int page_size) const noexcept {
-    const int subspaces = tables_->head_dim / 4;
-    return head_page(subspaces, subspaces, page_size).bytes() * static_cast<std::size_t>(tables_->num_kv_heads);
+    return head_page(tables_->head_dim / tables_->k.sub_dim, tables_->head_dim / tables_->v.sub_dim, page_size).bytes() * static_cast<std::size_t>(tables_->num_kv_heads);
 }
 
 }  // namespace vecinfer::cuda

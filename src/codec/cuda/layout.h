@@ -4,8 +4,9 @@
 //   page      = num_kv_heads x head page
 //   head page = [K codes][V codes][norms]    each granule after granule
 //   granule   = 16 cells of one head, in the order in which the lanes of a warp read them: 16 bytes per lane and load
-//   K codes   lane (g, t) = 4 g + t has the cells g and g + 8 and of each the subspaces congruent to t modulo 4: the A fragment of
-//             mma.m16n8k32 once every code is replaced by the four int8 values of its centroid
+//   K codes   lane (g, t) = 4 g + t has the cells g and g + 8 and of each the channels that it needs for the A fragments of
+//             mma.m16n8k32 once every code is replaced by the int8 values of its centroid: of every 32 channels two times four, of
+//             sub_dim 2 and 4 those at 4t and 16 + 4t, of sub_dim 8 those at 8t
 //   V codes   lane (g, t) has the subspaces congruent to g modulo 8 and of each the cells 2t, 2t + 8, 2t + 1, 2t + 9
 //   norms     word g: norm bytes (codec.h: encode_norm) of K cell g, K cell g + 8, V cell g, V cell g + 8
 //
@@ -38,10 +39,11 @@ VECINFER_HD constexpr int lane_byte(int lane, int i, int share) {
     return i / width * width * 32 + lane * width + i % width;
 }
 
-/// Where the code of (cell, subspace) lies in a granule of K codes of four channels each.
-VECINFER_HD constexpr int k_code_offset(int cell, int subspace, int num_subspaces) {
-    const int lane = cell % 8 * 4 + subspace % 4;
-    return lane_byte(lane, cell / 8 * (num_subspaces / 4) + subspace / 4, num_subspaces / 2);
+/// Where the code of (cell, subspace) lies in a granule of K codes.
+VECINFER_HD constexpr int k_code_offset(int cell, int subspace, int sub_dim, int num_subspaces) {
+    const int t = sub_dim == 2 ? subspace / 2 % 4 : subspace % 4;
+    const int i = sub_dim == 2 ? subspace / 8 * 2 + subspace % 2 : subspace / 4;
+    return lane_byte(cell % 8 * 4 + t, cell / 8 * (num_subspaces / 4) + i, num_subspaces / 2);
 }
 
 VECINFER_HD constexpr int v_code_offset(int cell, int subspace, int num_subspaces) {

@@ -32,6 +32,7 @@ struct ThreadState {
     uint3 thread{};
     uint3 block{};
     dim3 grid{};
+    int index = 0;  // of the thread in its block
 };
 extern ThreadState current;
 
@@ -67,6 +68,9 @@ T shuffle(T x, int from) {
 
 inline void __syncthreads() {
     ::vecinfer::emulator::block_barrier();
+}
+inline void __syncwarp() {
+    ::vecinfer::emulator::meet({});
 }
 inline void __threadfence() {}
 template <class T>

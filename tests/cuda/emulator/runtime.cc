@@ -45,6 +45,7 @@ struct Block {
     unsigned generation = 0;
     ucontext_t scheduler;
     int running = 0;
+    int width = 0;  // threads in x
     std::function<void()> body;
 };
 
@@ -82,7 +83,8 @@ void run_block(int threads) {
                 continue;
             }
             block->running = i;
-            current.thread = {static_cast<unsigned>(i), 0, 0};
+            current.thread = {static_cast<unsigned>(i % block->width), static_cast<unsigned>(i / block->width), 0};
+            current.index = i;
             swapcontext(&block->scheduler, &block->fibers[i]->context);
             left -= block->fibers[i]->done ? 1 : 0;
         }
@@ -92,11 +94,11 @@ void run_block(int threads) {
 }  // namespace
 
 int lane() {
-    return static_cast<int>(current.thread.x & 31);
+    return current.index & 31;
 }
 
 const Deposit* meet(const Deposit& own) {
-    Warp& w = block->warps[current.thread.x / 32];
+    Warp& w = block->warps[current.index / 32];
     const unsigned generation = w.generation;
     w.deposits[generation & 1][lane()] = own;
     if (++w.arrived == 32) {
@@ -210,7 +212,8 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 threads, void
     }
     Block state;
     block = &state;
-    if (grid.z == 2) {  // keys and values: the encoder
+    state.width = static_cast<int>(threads.x);
+    if (threads.y > 1) {  // the encoder
         const auto kernel = reinterpret_cast<void (*)(vecinfer::cuda::EncodeArgs)>(const_cast<void*>(function));
         state.body = [=] { kernel(*static_cast<const vecinfer::cuda::EncodeArgs*>(args[0])); };
     } else {
@@ -221,7 +224,7 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 threads, void
     for (unsigned b = 0; b < grid.x * grid.y * grid.z; ++b) {
         std::memset(vecinfer::cuda::memory, 0xff, sizeof(vecinfer::cuda::memory));
         current.block = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
-        run_block(static_cast<int>(threads.x));
+        run_block(static_cast<int>(threads.x * threads.y));
     }
     block = nullptr;
     return cudaSuccess;

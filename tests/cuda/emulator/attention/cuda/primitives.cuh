@@ -75,10 +75,16 @@ inline void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint
     }
 }
 
-template <int B, int Offset>
-std::uint32_t look_up(std::uint32_t w, std::uint32_t base) {
+template <int Offset>
+std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
     std::uint32_t r;
-    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * B) & 0xff) + Offset), 4);
+    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * b) & 0xff) + Offset), 4);
+    return r;
+}
+template <int Offset>
+uint2 look_up_two(std::uint32_t w, int b, std::uint32_t base) {
+    uint2 r;
+    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * b) & 0xff) + Offset), 8);
     return r;
 }
 
