@@ -122,8 +122,8 @@ json row(const DecodeShape& s, const std::string& kernel, const DecodeCaseData& 
 }
 
 std::vector<DecodeShape> shapes(bool all) {
-    std::vector<DecodeShape> out = {{1, 64},     {1, 4096},    {1, 32768}, {1, 131072}, {1, 196608}, {8, 8192},
-                                    {8, 32768},  {8, 65536},   {8, 196608}, {32, 8192}, {32, 32768}};
+    std::vector<DecodeShape> out = {{1, 64},    {1, 4096},  {1, 32768},  {1, 131072}, {1, 196608}, {8, 8192},
+                                    {8, 32768}, {8, 65536}, {8, 196608}, {32, 8192},  {32, 32768}};
     if (all) {
         for (const int page_size : {16, 64, 128}) {
             out.push_back({.batch = 8, .context = 65536, .page_size = page_size});
@@ -186,13 +186,15 @@ int run(int argc, char** argv) {
         const DecodeCaseData data(s);
         const auto report = [&](const std::string& kernel, const Times& t) {
             rows.push_back(row(s, kernel, data, t, limit));
-            fmt::print("{:3} x {:6} {}/{}x{} q{} page {:3} {:34} {:.4f} ms [{:.4f} {:.4f}] graph {:.4f} ms {:.3f} TB/s {:.0f}%\n", s.batch,
-                       s.context, s.num_qo_heads, s.num_kv_heads, s.head_dim, s.num_q, s.page_size, kernel, t.median, t.low, t.high,
-                       t.graph, static_cast<double>(data.bytes()) / t.graph * 1e-9, rows.back()["fraction_of_streaming"].get<double>() * 100);
+            fmt::print("{:3} x {:6} {}/{}x{} q{} page {:3} {:34} {:.4f} ms [{:.4f} {:.4f}] graph {:.4f} ms {:.3f} TB/s {:.0f}%\n",
+                       s.batch, s.context, s.num_qo_heads, s.num_kv_heads, s.head_dim, s.num_q, s.page_size, kernel, t.median,
+                       t.low, t.high, t.graph, static_cast<double>(data.bytes()) / t.graph * 1e-9,
+                       rows.back()["fraction_of_streaming"].get<double>() * 100);
             std::fflush(stdout);
         };
         report(data.kernel(), measure(repeats, stream, [&](int i) { data.launch(i % data.copies(), stream); }));
-        if (with_variants && s.head_dim == 128 && s.k_sub_dim == 4 && s.v_sub_dim == 4 && s.num_qo_heads / s.num_kv_heads * s.num_q <= 4 && (s.page_size == 0 || s.page_size >= 64)) {
+        if (with_variants && s.head_dim == 128 && s.k_sub_dim == 4 && s.v_sub_dim == 4 &&
+            s.num_qo_heads / s.num_kv_heads * s.num_q <= 4 && (s.page_size == 0 || s.page_size >= 64)) {
             data.launch(0, stream);
             check(cudaStreamSynchronize(stream), "launch");
             const std::vector<std::uint16_t> expected = data.output();
@@ -206,12 +208,9 @@ int run(int argc, char** argv) {
             }
         }
     }
-    const json result = {{"device", device.name},
-                         {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
-                         {"commit", build_commit()},
-                         {"streaming_bytes_per_s", limit},
-                         {"repeats", repeats},
-                         {"rows", rows}};
+    const json result = {{"device", device.name},    {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
+                         {"commit", build_commit()}, {"streaming_bytes_per_s", limit},
+                         {"repeats", repeats},       {"rows", rows}};
     std::ofstream file(out);
     file << result.dump(1) << '\n';
     if (!file.flush()) {

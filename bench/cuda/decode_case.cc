@@ -23,7 +23,8 @@ RowCodec make_codec(const DecodeShape& s, int sub_dim) {
         transforms.push_back(std::move(t).value());
     }
     std::vector<Codebook> books(static_cast<std::size_t>(s.num_kv_heads), *universal_codebook(sub_dim, 8));
-    Result<RowCodec> codec = RowCodec::create(CodecSpec{.sub_dim = sub_dim}, Norm::vector, s.head_dim, std::move(transforms), std::move(books));
+    Result<RowCodec> codec =
+        RowCodec::create(CodecSpec{.sub_dim = sub_dim}, Norm::vector, s.head_dim, std::move(transforms), std::move(books));
     check(codec.status());
     return std::move(codec).value();
 }
@@ -138,7 +139,8 @@ void DecodeCaseData::launch(const cuda::DecodeKernel& kernel, int blocks, int co
     if (cuda::workspace_parts(kernel, blocks, items).total() > workspace_bytes_) {
         check(Status(ErrorCode::invalid_argument, "variant: its workspace is too small"));
     }
-    check(cuda::launch_decode(kernel, cuda::decode_args(codec_, cache(copy), params(), row_tiles), blocks, workspace_.get(), stream));
+    check(cuda::launch_decode(kernel, cuda::decode_args(codec_, cache(copy), params(), row_tiles), blocks, workspace_.get(),
+                              stream));
 }
 
 std::vector<std::uint16_t> DecodeCaseData::output() const {

@@ -1,9 +1,9 @@
 // Packed caches and decode attention on NVIDIA GPUs: library vecinfer_cuda, compute capability 8.0 and up.
 //
 // Nothing here synchronizes with the host, except LayerCodec::create. Calls go to the stream that is given and can be captured in
-// a CUDA graph. All memory is the caller's; pointers are device pointers on the current device unless it says otherwise. Errors are
-// a Status: arguments are checked before a launch, and a CUDA error of a launch (or one left by an earlier call) is reported, never
-// cleared silently. A Stream is a cudaStream_t; null is the default stream.
+// a CUDA graph. All memory is the caller's; pointers are device pointers on the current device unless it says otherwise. Errors
+// are a Status: arguments are checked before a launch, and a CUDA error of a launch (or one left by an earlier call) is reported,
+// never cleared silently. A Stream is a cudaStream_t; null is the default stream.
 #pragma once
 
 #include <cstddef>
@@ -119,8 +119,8 @@ Result<std::size_t> decode_workspace_bytes(const LayerCodec& codec, int batch, i
 Status init_decode_workspace(void* workspace, std::size_t bytes, Stream stream);
 
 /// softmax(sm_scale * q K^T) V for every query token over the codes and f16 rows of its sequence. `workspace`: at least
-/// decode_workspace_bytes, 256-byte aligned, not shared by calls that run at the same time. The result depends on the launch shape
-/// (batch, heads, device) but not on timing.
+/// decode_workspace_bytes, 256-byte aligned, not shared by calls that run at the same time. The result depends on the launch
+/// shape (batch, heads, device) but not on timing.
 Status decode_attention(const LayerCodec& codec, const CacheView& cache, const DecodeParams& params, void* workspace,
                         std::size_t workspace_bytes, Stream stream);
 

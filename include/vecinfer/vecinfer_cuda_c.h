@@ -90,8 +90,8 @@ VECINFER_API vecinfer_code vecinfer_cuda_decode_workspace(const vecinfer_cuda_la
 /* Once on a new workspace, and after a call that failed. */
 VECINFER_API vecinfer_code vecinfer_cuda_init_workspace(void* workspace, size_t bytes, void* stream);
 VECINFER_API vecinfer_code vecinfer_cuda_decode(const vecinfer_cuda_layer* layer, const vecinfer_cuda_cache* cache,
-                                                const vecinfer_cuda_decode_params* params, void* workspace, size_t workspace_bytes,
-                                                void* stream);
+                                                const vecinfer_cuda_decode_params* params, void* workspace,
+                                                size_t workspace_bytes, void* stream);
 
 #ifdef __cplusplus
 }

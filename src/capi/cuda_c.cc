@@ -151,9 +151,8 @@ vecinfer_code vecinfer_cuda_decode_workspace(const vecinfer_cuda_layer* layer, i
 }
 
 vecinfer_code vecinfer_cuda_init_workspace(void* workspace, size_t bytes, void* stream) {
-    return call("vecinfer_cuda_init_workspace", [&]() -> Status {
-        return vecinfer::cuda::init_decode_workspace(workspace, bytes, stream);
-    });
+    return call("vecinfer_cuda_init_workspace",
+                [&]() -> Status { return vecinfer::cuda::init_decode_workspace(workspace, bytes, stream); });
 }
 
 vecinfer_code vecinfer_cuda_decode(const vecinfer_cuda_layer* layer, const vecinfer_cuda_cache* cache,

@@ -16,7 +16,8 @@ protected:
         CacheView cache = problem.cache();
         DecodeParams params = problem.params();
         change(cache, params);
-        const Status s = cuda::decode_attention(problem.codec(), cache, params, problem.workspace(), problem.workspace_bytes(), nullptr);
+        const Status s =
+            cuda::decode_attention(problem.codec(), cache, params, problem.workspace(), problem.workspace_bytes(), nullptr);
         EXPECT_FALSE(s.ok());
         EXPECT_EQ(cudaGetLastError(), cudaSuccess);
         return s.message();

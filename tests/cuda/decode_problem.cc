@@ -48,7 +48,8 @@ RowCodec make_codec(const DecodeCase& c, bool value) {
         transforms.push_back(std::move(t).value());
         books.push_back(random_codebook(value ? c.v_sub_dim : c.k_sub_dim, 8, c.seed + 10 * h + (value ? 7 : 0)));
     }
-    Result<RowCodec> codec = RowCodec::create(CodecSpec{.sub_dim = value ? c.v_sub_dim : c.k_sub_dim}, Norm::vector, c.head_dim, transforms, books);
+    Result<RowCodec> codec =
+        RowCodec::create(CodecSpec{.sub_dim = value ? c.v_sub_dim : c.k_sub_dim}, Norm::vector, c.head_dim, transforms, books);
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -118,12 +119,13 @@ void DecodeProblem::make_codes() {
             const int page = order[seq * pages_per_seq + cell / page_size];
             table[seq * table_stride_ + cell / page_size] = page;
             for (int head = 0; head < c_.num_kv_heads; ++head) {
-                cuda::HostHeadPage to(pages.data() + page_bytes * page + page_bytes / c_.num_kv_heads * head, c_.head_dim, c_.k_sub_dim,
-                                       c_.v_sub_dim, page_size);
+                cuda::HostHeadPage to(pages.data() + page_bytes * page + page_bytes / c_.num_kv_heads * head, c_.head_dim,
+                                      c_.k_sub_dim, c_.v_sub_dim, page_size);
                 const std::size_t at = (static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * cells + cell;
                 for (int side = 0; side < 2; ++side) {
                     for (int m = 0; m < subspaces(side); ++m) {
-                        to.code(cell % page_size, m, side == 1) = static_cast<std::uint8_t>(codes_[side][at * subspaces(side) + m]);
+                        to.code(cell % page_size, m, side == 1) =
+                            static_cast<std::uint8_t>(codes_[side][at * subspaces(side) + m]);
                     }
                     to.norm(cell % page_size, side == 1) = norms_[side][at];
                 }

@@ -46,7 +46,7 @@ public:
     cuda::DecodeParams params() const;
     /// Runs the kernel on the default stream and waits.
     Status run();
-    std::vector<double> output() const;                  // layout (batch, num_q, num_qo_heads, head_dim)
+    std::vector<double> output() const;                     // layout (batch, num_q, num_qo_heads, head_dim)
     std::vector<float> lse() const { return lse_->get(); }  // layout (batch, num_q, num_qo_heads)
     void reference(std::vector<double>& out, std::vector<double>& lse) const;
 

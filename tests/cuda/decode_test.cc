@@ -27,8 +27,8 @@ std::vector<DecodeCase> cases() {
                 continue;  // no kernel
             }
             for (const int group : {1, 4, 7}) {
-                all.push_back({.name = "k" + std::to_string(k) + "v" + std::to_string(v) + "_dim" + std::to_string(head_dim) + "_gqa" +
-                                       std::to_string(group),
+                all.push_back({.name = "k" + std::to_string(k) + "v" + std::to_string(v) + "_dim" + std::to_string(head_dim) +
+                                       "_gqa" + std::to_string(group),
                                .kv_lens = {1000, 333, 16},
                                .group = group,
                                .head_dim = head_dim,
@@ -133,8 +133,7 @@ TEST_P(DecodeTest, GivesTheSameBitsAgain) {
     EXPECT_EQ(first, problem.output());
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeTest, ::testing::ValuesIn(cases()),
-                         [](const auto& each) { return each.param.name; });
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeTest, ::testing::ValuesIn(cases()), [](const auto& each) { return each.param.name; });
 
 using DecodeStreamTest = CudaTest;
 

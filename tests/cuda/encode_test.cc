@@ -53,7 +53,8 @@ std::vector<EncodeCase> cases() {
     }
     all.push_back({.name = "no_norm", .norm = Norm::none});
     all.push_back({.name = "no_transform", .key = {}, .value = {}});
-    all.push_back({.name = "smooth_center", .key = {.smooth = true, .hadamard = true, .center = true}, .value = {.center = true}});
+    all.push_back(
+        {.name = "smooth_center", .key = {.smooth = true, .hadamard = true, .center = true}, .value = {.center = true}});
     all.push_back({.name = "window", .window = {128, 4}});
     all.push_back({.name = "window_wraps", .num_tokens = 200, .window = {32, 4}, .first_position = 1000});
     all.push_back({.name = "zeros", .magnitude = 0.0f});
@@ -84,7 +85,8 @@ RowCodec make_codec(const EncodeCase& c, const TransformSpec& spec, int sub_dim,
         transforms.push_back(std::move(t).value());
         books.push_back(random_codebook(sub_dim, 8, seed + h));
     }
-    Result<RowCodec> codec = RowCodec::create(CodecSpec{.sub_dim = sub_dim}, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
+    Result<RowCodec> codec =
+        RowCodec::create(CodecSpec{.sub_dim = sub_dim}, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -99,7 +101,8 @@ TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
     const cuda::LayerCodec& codec = made.value();
 
     const int row_dim = c.num_kv_heads * c.head_dim;
-    std::vector<float> rows[2] = {normal_rows(c.num_tokens, row_dim, 3, c.magnitude), normal_rows(c.num_tokens, row_dim, 4, c.magnitude)};
+    std::vector<float> rows[2] = {normal_rows(c.num_tokens, row_dim, 3, c.magnitude),
+                                  normal_rows(c.num_tokens, row_dim, 4, c.magnitude)};
     if (c.bad_numbers) {
         rows[0][5] = std::numeric_limits<float>::quiet_NaN();
         rows[1][row_dim] = std::numeric_limits<float>::infinity();
@@ -176,7 +179,8 @@ TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
                 std::uint8_t norm = cuda::kUnitNorm;
                 codecs[side].encode(head, x, codes.data(), c.norm == Norm::none ? nullptr : &norm);
                 for (int m = 0; m < subspaces; ++m) {
-                    ASSERT_EQ(page.code(cell, m, side == 1), codes[m]) << "token " << token << " head " << head << " subspace " << m;
+                    ASSERT_EQ(page.code(cell, m, side == 1), codes[m])
+                        << "token " << token << " head " << head << " subspace " << m;
                 }
                 ASSERT_EQ(page.norm(cell, side == 1), norm) << "token " << token << " head " << head << " side " << side;
                 const int pos = positions[token];
@@ -197,8 +201,7 @@ TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
     EXPECT_EQ(written > 0, c.window.recent > 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, EncodeTest, ::testing::ValuesIn(cases()),
-                         [](const auto& each) { return each.param.name; });
+INSTANTIATE_TEST_SUITE_P(Shapes, EncodeTest, ::testing::ValuesIn(cases()), [](const auto& each) { return each.param.name; });
 
 }  // namespace
 }  // namespace vecinfer::testing

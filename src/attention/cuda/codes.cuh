@@ -17,7 +17,7 @@ inline constexpr float kFullP = 65280.0f;       // p = 1; both bytes stay below 
 inline constexpr float kMagic = 8388608.0f;     // 2^23: adding it leaves an integer in the low mantissa bits
 inline constexpr float kLeastP = 1.0f / 16.0f;  // a chunk whose largest p is below it moves the reference
 inline constexpr float kDeepest = 60.0f;        // octaves that the reference may fall below its maximum
-inline constexpr float kLeastNorm = 0x1p-40f;  // stands in for value norms of 0
+inline constexpr float kLeastNorm = 0x1p-40f;   // stands in for value norms of 0
 inline constexpr float kUnset = -1e30f;
 inline constexpr int kFlushChunks = 256;  // at most 32768 cells between flushes
 
@@ -140,8 +140,9 @@ struct ChunkReader {
             const int in_page = chunk * kGranules & mask;
             const std::uint8_t* base = head_base + found * a.page_bytes;
             const std::uint8_t* keys = base + static_cast<std::int64_t>(in_page) * kKeyBytes + i * kKeyBytes;
-            const std::uint8_t* values = C::KD == C::VD ? keys + a.v_offset
-                                                        : base + a.v_offset + static_cast<std::int64_t>(in_page) * kValueBytes + i * kValueBytes;
+            const std::uint8_t* values =
+                C::KD == C::VD ? keys + a.v_offset
+                               : base + a.v_offset + static_cast<std::int64_t>(in_page) * kValueBytes + i * kValueBytes;
             return {keys, values, base + a.norm_offset + static_cast<std::int64_t>(in_page) * kNormBytes + i * kNormBytes};
         }
     }
@@ -233,8 +234,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     }
     // Cells in [plain_lo, plain_hi) are read from codes by every query.
     const int first_q = reach.len - a.num_q;
-    const int plain_lo =
-        max(reach.sinks, a.sliding_window == INT_MAX ? 0 : max(0, reach.len - a.sliding_window));
+    const int plain_lo = max(reach.sinks, a.sliding_window == INT_MAX ? 0 : max(0, reach.len - a.sliding_window));
     const int plain_hi = max(0, first_q + 1 - a.recent);
 
     int acc[NT][C::HD / 16][4];

@@ -45,8 +45,9 @@ Status check_params(const LayerCodec& codec, const DecodeParams& p) {
 /// Kernels for a layer's codecs and head size.
 std::vector<const DecodeKernel*> kernels_of(const LayerCodec& codec) {
     std::vector<const DecodeKernel*> found;
-    for (const std::span<const DecodeKernel> table : {decode_kernels_d4_hd64(), decode_kernels_d4_hd128(), decode_kernels_d4_hd256(),
-                                                      decode_kernels_d2(), decode_kernels_d2d4(), decode_kernels_d8()}) {
+    for (const std::span<const DecodeKernel> table :
+         {decode_kernels_d4_hd64(), decode_kernels_d4_hd128(), decode_kernels_d4_hd256(), decode_kernels_d2(),
+          decode_kernels_d2d4(), decode_kernels_d8()}) {
         for (const DecodeKernel& k : table) {
             const LayerCodec::Tables& t = codec.tables();
             if (k.head_dim == t.head_dim && k.k_sub_dim == t.k.sub_dim && k.v_sub_dim == t.v.sub_dim) {
@@ -104,9 +105,7 @@ Status choose(const LayerCodec& codec, int batch, int rows, bool general, const 
             continue;
         }
         // Fewest passes over the codes, then fewest idle rows, then without what is not needed.
-        const auto cost = [&](const DecodeKernel& x) {
-            return std::tuple((rows + x.rows - 1) / x.rows, x.rows, x.general);
-        };
+        const auto cost = [&](const DecodeKernel& x) { return std::tuple((rows + x.rows - 1) / x.rows, x.rows, x.general); };
         best = best == nullptr || cost(k) < cost(*best) ? &k : best;
     }
     if (best == nullptr) {
@@ -157,9 +156,9 @@ Status launch_decode(const DecodeKernel& kernel, DecodeArgs args, int blocks, st
     args.partials = reinterpret_cast<float*>(workspace + kCounterBytes + parts.stats);
     const std::size_t shared = kernel.fixed_shared_bytes + 4u * (static_cast<std::size_t>(args.batch) + 1);
     // Per device and cheap, and allowed while a stream is captured.
-    if (Status s = cuda_status(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                    static_cast<int>(shared)),
-                               "decode attention");
+    if (Status s = cuda_status(
+            cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+            "decode attention");
         !s.ok()) {
         return s;
     }
@@ -190,8 +189,7 @@ Result<std::size_t> decode_workspace_bytes(const LayerCodec& codec, int batch, i
         for (const DecodeKernel* kernel : kernels_of(codec)) {
             const DecodeKernel& k = *kernel;
             const int rows = num_qo_heads / codec.num_kv_heads() * num_q;
-            const std::size_t items =
-                static_cast<std::size_t>(batch) * codec.num_kv_heads() * ((rows + k.rows - 1) / k.rows);
+            const std::size_t items = static_cast<std::size_t>(batch) * codec.num_kv_heads() * ((rows + k.rows - 1) / k.rows);
             most = std::max(most, workspace_parts(k, grid_blocks(k, device.multiprocessors), items).total());
         }
         return most;
@@ -285,15 +283,16 @@ Status decode_attention(const LayerCodec& codec, const CacheView& cache, const D
         }
         const std::size_t items = static_cast<std::size_t>(params.batch) * codec.num_kv_heads() * choice.row_tiles;
         if (items > kMaxItems) {
-            return argument_error("batch", fmt::format("{} with {} passes over {} KV heads", params.batch, choice.row_tiles,
-                                                       codec.num_kv_heads()),
-                                  fmt::format("at most {} passes in all", kMaxItems));
+            return argument_error(
+                "batch", fmt::format("{} with {} passes over {} KV heads", params.batch, choice.row_tiles, codec.num_kv_heads()),
+                fmt::format("at most {} passes in all", kMaxItems));
         }
         const std::size_t needed = workspace_parts(*choice.kernel, choice.blocks, items).total();
         if (workspace_bytes < needed) {
             return argument_error("workspace_bytes", fmt::format("{}", workspace_bytes), fmt::format("at least {}", needed));
         }
-        return launch_decode(*choice.kernel, decode_args(codec, cache, params, choice.row_tiles), choice.blocks, static_cast<std::byte*>(workspace), stream);
+        return launch_decode(*choice.kernel, decode_args(codec, cache, params, choice.row_tiles), choice.blocks,
+                             static_cast<std::byte*>(workspace), stream);
     });
 }
 

@@ -30,9 +30,9 @@ struct DecodeArgs {
 
     int batch;
     int num_kv_heads;
-    int group;      // query heads per KV head
-    int num_q;      // query tokens per sequence
-    int row_tiles;  // ceil(group * num_q / rows of a kernel)
+    int group;                    // query heads per KV head
+    int num_q;                    // query tokens per sequence
+    int row_tiles;                // ceil(group * num_q / rows of a kernel)
     const std::int32_t* kv_lens;  // [batch], the query tokens included
     int sliding_window;           // a query reads positions above its own minus this; INT_MAX: all
 
@@ -51,7 +51,7 @@ struct DecodeArgs {
     // Codec: per KV head.
     const std::uint32_t* k_words;  // layout (num_kv_heads, 256, words), see codec/cuda/tables.h
     const std::uint32_t* v_words;
-    const float* k_scale;   // [num_kv_heads]
+    const float* k_scale;  // [num_kv_heads]
     const float* v_scale;
     const float* q_factors;  // layout (num_kv_heads, HD), null: 1
     const float* k_center;   // likewise, null: 0

@@ -16,11 +16,11 @@ struct DecodeKernel {
     int k_sub_dim;
     int v_sub_dim;
     int head_dim;
-    int rows;    // query rows of a KV head that one pass takes
-    int chunk;   // cells; a page must hold whole chunks unless `general`
+    int rows;   // query rows of a KV head that one pass takes
+    int chunk;  // cells; a page must hold whole chunks unless `general`
     int threads;
     int blocks_per_multiprocessor;
-    bool general;  // soft cap, ALiBi, small pages
+    bool general;                    // soft cap, ALiBi, small pages
     std::size_t fixed_shared_bytes;  // beside 4 bytes per sequence
     int max_blocks;                  // of a grid
     std::size_t sums;                // f32 values of a partial result, without references and sums

@@ -136,8 +136,7 @@ __device__ __forceinline__ void attend_exact(const DecodeArgs& a, Shared<C>& sm,
             std::uint32_t v[4][4];
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const uint4 x =
-                    has[e] ? *reinterpret_cast<const uint4*>(a.window_v + at_v[e] + HD / 8 * g + 8 * piece) : zero;
+                const uint4 x = has[e] ? *reinterpret_cast<const uint4*>(a.window_v + at_v[e] + HD / 8 * g + 8 * piece) : zero;
                 v[e][0] = x.x;
                 v[e][1] = x.y;
                 v[e][2] = x.z;

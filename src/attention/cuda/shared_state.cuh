@@ -27,10 +27,10 @@ struct Config {
 
     static constexpr int kThreads = 32 * WARPS;
     static constexpr int kRows = 4 * NT;
-    static constexpr int kColumns = 8 * NT;      // each row has two digits
-    static constexpr int kChunk = 32 * CH;       // cells
-    static constexpr int kAcc = HD / 8 * NT;     // sums of a lane
-    static constexpr int kWarpFloats = kAcc * 32;  // = kRows * HD
+    static constexpr int kColumns = 8 * NT;          // each row has two digits
+    static constexpr int kChunk = 32 * CH;           // cells
+    static constexpr int kAcc = HD / 8 * NT;         // sums of a lane
+    static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
     static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
     static constexpr int kValueWords = HD / (8 * VD);
     static_assert(kValueWords >= 2, "16 rows of a matrix product are 16 subspaces");
@@ -42,8 +42,8 @@ template <class C>
 struct Shared {
     std::uint32_t k_table[256 * 32];
     std::uint32_t v_table[256 * 32];
-    float o[C::WARPS][C::kWarpFloats];  // sums of a warp, layout (kAcc, lane)
-    float rows[2][C::kRows][C::HD];     // finished sums: over codes, over f16 rows
+    float o[C::WARPS][C::kWarpFloats];                          // sums of a warp, layout (kAcc, lane)
+    float rows[2][C::kRows][C::HD];                             // finished sums: over codes, over f16 rows
     alignas(16) std::uint16_t q_exact[C::kColumns][C::HD + 8];  // f16 digits of the queries, original space
     alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];    // int8 digits of the transformed queries
     float warp_ref[C::WARPS][C::kRows];
@@ -102,7 +102,8 @@ struct Split {
     long long units;
     int blocks;
 
-    __device__ __forceinline__ Split(long long total, int grid) : units(total), blocks(static_cast<int>(min(total, (long long)grid))) {}
+    __device__ __forceinline__ Split(long long total, int grid)
+        : units(total), blocks(static_cast<int>(min(total, (long long)grid))) {}
     __device__ __forceinline__ long long begin(int block) const { return units * block / blocks; }
     __device__ __forceinline__ int block_of(long long unit) const { return static_cast<int>(((unit + 1) * blocks - 1) / units); }
 };

@@ -16,10 +16,10 @@ inline Status cuda_status(cudaError_t error, const char* what) {
     if (error == cudaSuccess) {
         return {};
     }
-    const ErrorCode code = error == cudaErrorMemoryAllocation                                            ? ErrorCode::out_of_memory
+    const ErrorCode code = error == cudaErrorMemoryAllocation                                           ? ErrorCode::out_of_memory
                            : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver         ? ErrorCode::unsupported
                            : error == cudaErrorNoKernelImageForDevice || error == cudaErrorNotSupported ? ErrorCode::unsupported
-                                                                                                         : ErrorCode::io_error;
+                                                                                                        : ErrorCode::io_error;
     return {code, fmt::format("{}: CUDA error {}: {}", what, cudaGetErrorName(error), cudaGetErrorString(error))};
 }
 

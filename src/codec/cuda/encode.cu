@@ -110,9 +110,9 @@ struct Centroids {
 
 template <int HD, int D>
 __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant__ EncodeArgs a) {
-    constexpr int N = HD / 32;                   // channels of a lane
-    constexpr int kLanes = D > N ? D / N : 1;    // lanes that share a sub-vector; each searches its part of the centroids
-    constexpr int kPieces = N > D ? N / D : 1;   // sub-vectors of a lane
+    constexpr int N = HD / 32;                  // channels of a lane
+    constexpr int kLanes = D > N ? D / N : 1;   // lanes that share a sub-vector; each searches its part of the centroids
+    constexpr int kPieces = N > D ? N / D : 1;  // sub-vectors of a lane
     extern __shared__ __align__(1024) unsigned char memory[];
     float* table = reinterpret_cast<float*>(memory);
     const Centroids<D> centroids{table};
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant
         const bool there = token < a.num_tokens;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            y[j][i] = there ? round_to_half(load_number(side.x, token * side.token_stride + head * side.head_stride + lane * N + i,
-                                                        a.type))
+            y[j][i] = there ? round_to_half(
+                                  load_number(side.x, token * side.token_stride + head * side.head_stride + lane * N + i, a.type))
                             : 0.0f;
         }
         if (side.window != nullptr && there && a.slots[token] >= 0) {
@@ -255,8 +255,8 @@ __global__ void __launch_bounds__(32 * kWarps) encode_rows(const __grid_constant
                 }
             }
             if (lane == 0) {
-                cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes + norm_offset(in, side.value != 0)] =
-                    static_cast<std::uint8_t>(stored);
+                cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes +
+                               norm_offset(in, side.value != 0)] = static_cast<std::uint8_t>(stored);
             }
         }
     }
@@ -272,7 +272,9 @@ const void* kernel_of(int sub_dim) {
 }  // namespace
 
 EncodeKernel encode_kernel(int head_dim, int sub_dim) {
-    const void* function = head_dim == 64 ? kernel_of<64>(sub_dim) : head_dim == 128 ? kernel_of<128>(sub_dim) : kernel_of<256>(sub_dim);
+    const void* function = head_dim == 64    ? kernel_of<64>(sub_dim)
+                           : head_dim == 128 ? kernel_of<128>(sub_dim)
+                                             : kernel_of<256>(sub_dim);
     return {function, kWarps, kWarps * kTokens, 256 * sizeof(float) * static_cast<std::size_t>(sub_dim)};
 }
 

@@ -91,7 +91,8 @@ Result<LayerCodec> LayerCodec::create(const RowCodec& k, const RowCodec& v) {
             }
         }
         if (k.head_dim() != v.head_dim()) {
-            return Status(ErrorCode::unsupported, fmt::format("v: got head_dim {}, expected {} as the keys", v.head_dim(), k.head_dim()));
+            return Status(ErrorCode::unsupported,
+                          fmt::format("v: got head_dim {}, expected {} as the keys", v.head_dim(), k.head_dim()));
         }
         if (!v.transform(0).smooth_factors().empty()) {
             return Status(ErrorCode::unsupported, "v: got smooth factors, expected none on values");
@@ -119,7 +120,8 @@ int LayerCodec::head_dim() const noexcept {
 }
 
 std::size_t LayerCodec::page_bytes(int page_size) const noexcept {
-    return head_page(tables_->head_dim / tables_->k.sub_dim, tables_->head_dim / tables_->v.sub_dim, page_size).bytes() * static_cast<std::size_t>(tables_->num_kv_heads);
+    return head_page(tables_->head_dim / tables_->k.sub_dim, tables_->head_dim / tables_->v.sub_dim, page_size).bytes() *
+           static_cast<std::size_t>(tables_->num_kv_heads);
 }
 
 }  // namespace vecinfer::cuda

@@ -14,7 +14,7 @@
 namespace vecinfer::cuda {
 alignas(1024) extern unsigned char memory[256 * 1024];
 alignas(1024) unsigned char memory[256 * 1024];  // shared memory of the block that runs
-}
+}  // namespace vecinfer::cuda
 
 namespace vecinfer::emulator {
 
