@@ -36,6 +36,8 @@ struct Fiber {
     ucontext_t context;
     std::vector<char> stack = std::vector<char>(kStack);
     bool done = false;
+    const unsigned* waits_for = nullptr;  // to differ from `seen`
+    unsigned seen = 0;
 };
 
 struct Block {
@@ -55,6 +57,17 @@ void yield() {
     swapcontext(&block->fibers[block->running]->context, &block->scheduler);
 }
 
+/// Until *generation is no longer `seen`.
+void wait(const unsigned* generation, unsigned seen) {
+    if (*generation == seen) {
+        Fiber& f = *block->fibers[block->running];
+        f.waits_for = generation;
+        f.seen = seen;
+        yield();
+        f.waits_for = nullptr;
+    }
+}
+
 void fiber_main() {
     block->body();
     block->fibers[block->running]->done = true;
@@ -68,6 +81,7 @@ void run_block(int threads) {
         }
         Fiber& f = *block->fibers[i];
         f.done = false;
+        f.waits_for = nullptr;
         getcontext(&f.context);
         f.context.uc_stack.ss_sp = f.stack.data();
         f.context.uc_stack.ss_size = f.stack.size();
@@ -79,7 +93,8 @@ void run_block(int threads) {
     int left = threads;
     while (left > 0) {
         for (int i = 0; i < threads; ++i) {
-            if (block->fibers[i]->done) {
+            const Fiber& f = *block->fibers[i];
+            if (f.done || (f.waits_for != nullptr && *f.waits_for == f.seen)) {
                 continue;
             }
             block->running = i;
@@ -105,9 +120,7 @@ const Deposit* meet(const Deposit& own) {
         w.arrived = 0;
         ++w.generation;
     }
-    while (w.generation == generation) {
-        yield();
-    }
+    wait(&w.generation, generation);
     return w.deposits[generation & 1];
 }
 
@@ -117,9 +130,7 @@ void block_barrier() {
         block->arrived = 0;
         ++block->generation;
     }
-    while (block->generation == generation) {
-        yield();
-    }
+    wait(&block->generation, generation);
 }
 
 std::uint32_t shared_address(const void* p) {
