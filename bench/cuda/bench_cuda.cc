@@ -25,9 +25,9 @@ struct Times {
     double graph = 0;
 };
 
-/// call(i) launches call number i on the stream.
+/// call(i) launches call number i on the stream; it has `copies` sets of data.
 template <class Call>
-Times measure(int repeats, cudaStream_t stream, Call&& call) {
+Times measure(int repeats, int copies, cudaStream_t stream, Call&& call) {
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
     check(cudaEventCreate(&begin), "event");
@@ -48,11 +48,11 @@ Times measure(int repeats, cudaStream_t stream, Call&& call) {
     std::sort(times.begin(), times.end());
     Times t{times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
 
-    constexpr int kCalls = 24;
+    const int calls = std::max(24, copies);
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    for (int i = 0; i < kCalls; ++i) {
+    for (int i = 0; i < calls; ++i) {
         call(i);
     }
     check(cudaStreamEndCapture(stream, &graph), "capture");
@@ -65,7 +65,7 @@ Times measure(int repeats, cudaStream_t stream, Call&& call) {
         check(cudaEventSynchronize(end), "graph");
         float ms = 0;
         check(cudaEventElapsedTime(&ms, begin, end), "event");
-        replays.push_back(ms / kCalls);
+        replays.push_back(ms / calls);
     }
     std::sort(replays.begin(), replays.end());
     t.graph = replays[replays.size() / 2];
@@ -83,7 +83,7 @@ double streaming_limit(cudaStream_t stream) {
     check(cuda::allocate(kBytes, memory, "streaming buffer"));
     check(cuda::allocate(1, sink, "streaming buffer"));
     fill_bytes(memory.get(), kBytes, 0, 255, 1, stream);
-    const Times t = measure(20, stream, [&](int) { read_only(memory.get(), kBytes, sink.get(), stream); });
+    const Times t = measure(20, 1, stream, [&](int) { read_only(memory.get(), kBytes, sink.get(), stream); });
     return static_cast<double>(kBytes) / t.median * 1e3;
 }
 
@@ -192,7 +192,7 @@ int run(int argc, char** argv) {
                        rows.back()["fraction_of_streaming"].get<double>() * 100);
             std::fflush(stdout);
         };
-        report(data.kernel(), measure(repeats, stream, [&](int i) { data.launch(i % data.copies(), stream); }));
+        report(data.kernel(), measure(repeats, data.copies(), stream, [&](int i) { data.launch(i % data.copies(), stream); }));
         if (with_variants && s.head_dim == 128 && s.k_sub_dim == 4 && s.v_sub_dim == 4 &&
             s.num_qo_heads / s.num_kv_heads * s.num_q <= 4 && (s.page_size == 0 || s.page_size >= 64)) {
             data.launch(0, stream);
@@ -200,7 +200,8 @@ int run(int argc, char** argv) {
             const std::vector<std::uint16_t> expected = data.output();
             for (const cuda::DecodeKernel& v : decode_variants()) {
                 const int blocks = device.multiProcessorCount * v.blocks_per_multiprocessor;
-                const Times t = measure(repeats, stream, [&](int i) { data.launch(v, blocks, i % data.copies(), stream); });
+                const Times t =
+                    measure(repeats, data.copies(), stream, [&](int i) { data.launch(v, blocks, i % data.copies(), stream); });
                 data.launch(v, blocks, 0, stream);
                 check(cudaStreamSynchronize(stream), "launch");
                 const double d = difference(data.output(), expected);

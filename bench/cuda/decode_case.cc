@@ -13,7 +13,7 @@ namespace vecinfer::bench {
 namespace {
 
 constexpr std::size_t kRotation = std::size_t{640} << 20;  // bytes walked through between two visits of a copy
-constexpr int kMaxCopies = 24;
+constexpr int kMaxCopies = 256;
 
 RowCodec make_codec(const DecodeShape& s, int sub_dim) {
     std::vector<HeadTransform> transforms;

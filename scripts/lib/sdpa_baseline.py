@@ -15,10 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 ROTATION = 640 << 20
-CALLS = 24
 
 
-def measure(call, repeats):
+def measure(call, repeats, copies):
+    calls = max(24, copies)
     for i in range(3):
         call(i)
     torch.cuda.synchronize()
@@ -38,7 +38,7 @@ def measure(call, repeats):
     }
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for i in range(CALLS):
+        for i in range(calls):
             call(i)
     replays = []
     for _ in range(7):
@@ -47,7 +47,7 @@ def measure(call, repeats):
         graph.replay()
         end.record()
         end.synchronize()
-        replays.append(begin.elapsed_time(end) / CALLS)
+        replays.append(begin.elapsed_time(end) / calls)
     result["graph_ms"] = statistics.median(replays)
     return result
 
@@ -55,7 +55,7 @@ def measure(call, repeats):
 def shape_rows(shape, repeats):
     batch, context, heads, kv_heads, head_dim = shape
     one = 2 * batch * kv_heads * context * head_dim * 2
-    copies = max(1, min(24, -(-ROTATION // one)))
+    copies = max(1, min(256, -(-ROTATION // one)))
     make = lambda h, n: torch.randn(batch, h, n, head_dim, device="cuda", dtype=torch.float16)
     k = [make(kv_heads, context) for _ in range(copies)]
     v = [make(kv_heads, context) for _ in range(copies)]
@@ -71,7 +71,7 @@ def shape_rows(shape, repeats):
             try:
                 with sdpa_kernel(backend):
                     call = lambda i: F.scaled_dot_product_attention(query, k[i % copies], v[i % copies], **options)
-                    row.update(measure(call, repeats))
+                    row.update(measure(call, repeats, copies))
             except RuntimeError as error:
                 row["error"] = str(error).splitlines()[0]
                 torch.cuda.synchronize()
