@@ -31,6 +31,12 @@ RowCodec make_codec(const DecodeShape& s, int sub_dim) {
 
 }  // namespace
 
+cuda::LayerCodec make_layer(const DecodeShape& s) {
+    Result<cuda::LayerCodec> codec = cuda::LayerCodec::create(make_codec(s, s.k_sub_dim), make_codec(s, s.v_sub_dim));
+    check(codec.status());
+    return std::move(codec).value();
+}
+
 void check(const Status& status) {
     if (!status.ok()) {
         std::fprintf(stderr, "bench_cuda: error: %s\n", status.message().c_str());
@@ -42,11 +48,7 @@ void check(cudaError_t error, const char* what) {
     check(cuda::cuda_status(error, what));
 }
 
-DecodeCaseData::DecodeCaseData(const DecodeShape& s) : shape_(s) {
-    Result<cuda::LayerCodec> codec = cuda::LayerCodec::create(make_codec(s, s.k_sub_dim), make_codec(s, s.v_sub_dim));
-    check(codec.status());
-    codec_ = std::move(codec).value();
-
+DecodeCaseData::DecodeCaseData(const DecodeShape& s) : shape_(s), codec_(make_layer(s)) {
     page_size_ = s.page_size > 0 ? s.page_size : (s.context + 63) / 64 * 64;
     pages_per_seq_ = (s.context + page_size_ - 1) / page_size_;
     const int num_pages = pages_per_seq_ * s.batch;

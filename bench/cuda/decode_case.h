@@ -31,6 +31,9 @@ std::span<const cuda::DecodeKernel> decode_variants();
 void check(const Status& status);
 void check(cudaError_t error, const char* what);
 
+/// A layer with universal codebooks and Hadamard transforms, as a data-free cache has.
+cuda::LayerCodec make_layer(const DecodeShape& shape);
+
 class DecodeCaseData {
 public:
     explicit DecodeCaseData(const DecodeShape& shape);
