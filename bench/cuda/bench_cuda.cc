@@ -11,6 +11,7 @@
 #include "codec/f16.h"
 #include "cuda/decode_case.h"
 #include "cuda/device_kernels.h"
+#include "cuda/encode_case.h"
 #include "vecinfer/version.h"
 
 namespace vecinfer::bench {
@@ -209,9 +210,28 @@ int run(int argc, char** argv) {
             }
         }
     }
+    json encodings = json::array();
+    for (const int d : {2, 4, 8}) {
+        const DecodeShape s{.batch = 8, .context = 32768, .k_sub_dim = d, .v_sub_dim = d};
+        const EncodeCaseData data(s);
+        const Times t = measure(10, 1, stream, [&](int) { data.launch(stream); });
+        encodings.push_back({{"batch", s.batch},
+                             {"tokens", data.num_tokens()},
+                             {"num_kv_heads", s.num_kv_heads},
+                             {"head_dim", s.head_dim},
+                             {"sub_dim", d},
+                             {"bytes", data.bytes()},
+                             {"median_ms", t.median},
+                             {"p10_ms", t.low},
+                             {"p90_ms", t.high},
+                             {"graph_ms", t.graph}});
+        fmt::print("encode {} tokens {}x{} d{}b8: {:.3f} ms [{:.3f} {:.3f}]\n", data.num_tokens(), s.num_kv_heads, s.head_dim, d,
+                   t.median, t.low, t.high);
+    }
     const json result = {{"device", device.name},    {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
                          {"commit", build_commit()}, {"streaming_bytes_per_s", limit},
-                         {"repeats", repeats},       {"rows", rows}};
+                         {"repeats", repeats},       {"rows", rows},
+                         {"encode", encodings}};
     std::ofstream file(out);
     file << result.dump(1) << '\n';
     if (!file.flush()) {
