@@ -121,6 +121,9 @@ inline float __uint_as_float(std::uint32_t x) {
 inline int __float2int_rn(float x) {
     return static_cast<int>(std::nearbyint(x));
 }
+inline int __ffs(int x) {
+    return __builtin_ffs(x);
+}
 inline float __log2f_emulated(float x) {
     return std::log2(x);
 }

@@ -75,6 +75,18 @@ inline void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint
     }
 }
 
+inline void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, float c0, float c1) {
+    const Deposit* all = emulator::meet({{a0, a1, b0}});
+    const int g = emulator::lane() >> 2;
+    const int t = emulator::lane() & 3;
+    for (int e = 0; e < 4; ++e) {
+        d[e] = e < 2 ? c0 : c1;
+        for (int k = 0; k < 8; ++k) {
+            d[e] += half_at(all[g * 4 + k / 2].word[e / 2], k % 2) * half_at(all[(2 * t + e % 2) * 4 + k / 2].word[2], k % 2);
+        }
+    }
+}
+
 template <int Offset>
 std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
     std::uint32_t r;
