@@ -80,10 +80,9 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], std::uint32_t a0, std::ui
 /// d = A B + c, A 16 x 8 f16, B 8 x 8 f16.
 __device__ __forceinline__ void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, float c0,
                                            float c1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%7,%7,%8,%8};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a0), "r"(a1), "r"(b0), "f"(c0), "f"(c1));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%7,%7,%8,%8};"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(b0), "f"(c0), "f"(c1));
 }
 
 /// Word at shared address `base + 128 * byte b of w + Offset`; b is a constant. The address is one integer dot product, which

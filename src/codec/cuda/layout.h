@@ -30,63 +30,53 @@
 
 namespace vecinfer::cuda {
 
-inline constexpr int kGranule = 16;   // cells
-inline constexpr int kNormBytes = 32; // of a granule: K and V
+inline constexpr int kGranule = 16;    // cells
+inline constexpr int kNormBytes = 32;  // of a granule: K and V
 inline constexpr std::uint8_t kUnitNorm = 128;
 
 /// Bytes of one granule's codes on one side: (head_dim / sub_dim) codes of 8
 /// bits for each of 16 cells.
 VECINFER_HD constexpr int granule_bytes(int num_subspaces) {
-  return num_subspaces * kGranule;
+    return num_subspaces * kGranule;
 }
 
 /// Byte i of a lane's share of a granule. Loads are 16 bytes wide, or as wide
 /// as the share if that is less.
 VECINFER_HD constexpr int lane_byte(int lane, int i, int share) {
-  const int width = share < 16 ? share : 16;
-  return i / width * width * 32 + lane * width + i % width;
+    const int width = share < 16 ? share : 16;
+    return i / width * width * 32 + lane * width + i % width;
 }
 
 /// Where the code of (cell, subspace) lies in a granule of K codes.
-VECINFER_HD constexpr int k_code_offset(int cell, int subspace, int sub_dim,
-                                        int num_subspaces) {
-  const int t = sub_dim == 2 ? subspace / 2 % 4 : subspace % 4;
-  const int i = sub_dim == 2 ? subspace / 8 * 2 + subspace % 2 : subspace / 4;
-  return lane_byte(cell % 8 * 4 + t, cell / 8 * (num_subspaces / 4) + i,
-                   num_subspaces / 2);
+VECINFER_HD constexpr int k_code_offset(int cell, int subspace, int sub_dim, int num_subspaces) {
+    const int t = sub_dim == 2 ? subspace / 2 % 4 : subspace % 4;
+    const int i = sub_dim == 2 ? subspace / 8 * 2 + subspace % 2 : subspace / 4;
+    return lane_byte(cell % 8 * 4 + t, cell / 8 * (num_subspaces / 4) + i, num_subspaces / 2);
 }
 
-VECINFER_HD constexpr int v_code_offset(int cell, int subspace,
-                                        int num_subspaces) {
-  const int lane = subspace % 8 * 4 + cell % 8 / 2;
-  return lane_byte(lane, subspace / 8 * 4 + cell % 2 * 2 + cell / 8,
-                   num_subspaces / 2);
+VECINFER_HD constexpr int v_code_offset(int cell, int subspace, int num_subspaces) {
+    const int lane = subspace % 8 * 4 + cell % 8 / 2;
+    return lane_byte(lane, subspace / 8 * 4 + cell % 2 * 2 + cell / 8, num_subspaces / 2);
 }
 
 VECINFER_HD constexpr int norm_offset(int cell, bool value) {
-  return cell % 8 * 4 + (value ? 2 : 0) + cell / 8;
+    return cell % 8 * 4 + (value ? 2 : 0) + cell / 8;
 }
 
 /// Head page of page_size cells.
 struct HeadPage {
-  std::size_t k_codes = 0; // bytes of K codes, which come first
-  std::size_t v_codes = 0;
-  std::size_t norms = 0;
+    std::size_t k_codes = 0;  // bytes of K codes, which come first
+    std::size_t v_codes = 0;
+    std::size_t norms = 0;
 
-  VECINFER_HD constexpr std::size_t v_offset() const { return k_codes; }
-  VECINFER_HD constexpr std::size_t norm_offset() const {
-    return k_codes + v_codes;
-  }
-  VECINFER_HD constexpr std::size_t bytes() const {
-    return k_codes + v_codes + norms;
-  }
+    VECINFER_HD constexpr std::size_t v_offset() const { return k_codes; }
+    VECINFER_HD constexpr std::size_t norm_offset() const { return k_codes + v_codes; }
+    VECINFER_HD constexpr std::size_t bytes() const { return k_codes + v_codes + norms; }
 };
 
-VECINFER_HD constexpr HeadPage head_page(int k_subspaces, int v_subspaces,
-                                         int page_size) {
-  const std::size_t granules = static_cast<std::size_t>(page_size) / kGranule;
-  return {granules * granule_bytes(k_subspaces),
-          granules * granule_bytes(v_subspaces), granules * kNormBytes};
+VECINFER_HD constexpr HeadPage head_page(int k_subspaces, int v_subspaces, int page_size) {
+    const std::size_t granules = static_cast<std::size_t>(page_size) / kGranule;
+    return {granules * granule_bytes(k_subspaces), granules * granule_bytes(v_subspaces), granules * kNormBytes};
 }
 
-} // namespace vecinfer::cuda
+}  // namespace vecinfer::cuda
