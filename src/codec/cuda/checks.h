@@ -30,8 +30,7 @@ inline bool has_window(const CacheView& c) {
     return c.window.recent > 0 || c.window.sink > 0;
 }
 
-/// Pages and window of a cache with `sequences` sequences that takes `new_rows`
-/// tokens of a sequence at a time.
+/// Pages and window of a cache with `sequences` sequences that takes `new_rows` tokens of a sequence at a time.
 Status check_cache(const CacheView& cache, int sequences, int new_rows);
 
 }  // namespace vecinfer::cuda

@@ -14,16 +14,13 @@ constexpr int kMaxTokens = 1 << 24;
 
 Status check_params(const LayerCodec& codec, const CacheView& cache, const EncodeParams& p) {
     if (codec.tables().k.shaped || codec.tables().v.shaped) {
-        return {ErrorCode::unsupported,
-                "encode: got a codec with noise shaping, expected encode=nearest "
-                "or encode=unbiased"};
+        return {ErrorCode::unsupported, "encode: got a codec with noise shaping, expected encode=nearest or encode=unbiased"};
     }
     Status s = check_range("num_tokens", p.num_tokens, 0, kMaxTokens);
     s = s.ok() ? check_pointer("k", p.k, number_bytes(p.type)) : s;
     s = s.ok() ? check_pointer("v", p.v, number_bytes(p.type)) : s;
     s = s.ok() ? check_pointer("slots", p.slots, 8) : s;
-    // Sequences are known on the device only; that there are enough slots for
-    // them is the caller's word.
+    // Sequences are known on the device only; that there are enough slots for them is the caller's word.
     s = s.ok() ? check_cache(cache, 1, 1) : s;
     if (s.ok() && has_window(cache)) {
         s = check_pointer("positions", p.positions, 4);

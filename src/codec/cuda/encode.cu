@@ -11,7 +11,7 @@ namespace vecinfer::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kTokens = 4;  // per warp
+constexpr int kTokens = 2;  // per warp
 
 // As in codec/norm.cc.
 __device__ constexpr double kThresholds[8] = {1.0442737824274138, 1.1387886347566916, 1.2418578120734840, 1.3542555469368927,

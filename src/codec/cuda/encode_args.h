@@ -1,5 +1,4 @@
-// What the encoding kernels read and write; checked by encode.cc before a
-// launch.
+// What the encoding kernels read and write; checked by encode.cc before a launch.
 #pragma once
 
 #include <cstddef>

@@ -20,8 +20,7 @@ std::string unsupported_part(const RowCodec& codec) {
     }
     for (int h = 0; h < codec.num_heads(); ++h) {
         if (!codec.transform(h).matrix().empty()) {
-            return "a full transform, expected smooth factors, center and Hadamard "
-                   "alone";
+            return "a full transform, expected smooth factors, center and Hadamard alone";
         }
         if (codec.transform(h).has_hadamard() != codec.transform(0).has_hadamard()) {
             return "Hadamard transforms on some heads only, expected all or none";

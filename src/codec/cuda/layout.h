@@ -1,22 +1,17 @@
-// Byte layout of a packed cache on a GPU. The only place that knows it, for
-// host and device.
+// Byte layout of a packed cache on a GPU. The only place that knows it, for host and device.
 //
-//   cache     = num_pages x page             a page holds page_size cells of
-//   one sequence, page_size a multiple of 16 page      = num_kv_heads x head
-//   page head page = [K codes][V codes][norms]    each granule after granule
-//   granule   = 16 cells of one head, in the order in which the lanes of a warp
-//   read them: 16 bytes per lane and load K codes   lane (g, t) = 4 g + t has
-//   the cells g and g + 8 and of each the channels that it needs for the A
-//   fragments of
-//             mma.m16n8k32 once every code is replaced by the int8 values of
-//             its centroid: of every 32 channels two times four, of sub_dim 2
-//             and 4 those at 4t and 16 + 4t, of sub_dim 8 those at 8t
-//   V codes   lane (g, t) has the subspaces congruent to g modulo 8 and of each
-//   the cells 2t, 2t + 8, 2t + 1, 2t + 9 norms     word g: norm bytes (codec.h:
-//   encode_norm) of K cell g, K cell g + 8, V cell g, V cell g + 8
+//   cache     = num_pages x page             a page holds page_size cells of one sequence, page_size a multiple of 16
+//   page      = num_kv_heads x head page
+//   head page = [K codes][V codes][norms]    each granule after granule
+//   granule   = 16 cells of one head, in the order in which the lanes of a warp read them: 16 bytes per lane and load
+//   K codes   lane (g, t) = 4 g + t has the cells g and g + 8 and of each the channels that it needs for the A fragments of
+//             mma.m16n8k32 once every code is replaced by the int8 values of its centroid: of every 32 channels two times four,
+//             of sub_dim 2 and 4 those at 4t and 16 + 4t, of sub_dim 8 those at 8t
+//   V codes   lane (g, t) has the subspaces congruent to g modulo 8 and of each the cells 2t, 2t + 8, 2t + 1, 2t + 9
+//   norms     word g: norm bytes (codec.h: encode_norm) of K cell g, K cell g + 8, V cell g, V cell g + 8
 //
-// A contiguous cache has one page per sequence. A page without norms does not
-// exist: a codec without norms stores 128, which is 1.
+// A contiguous cache has one page per sequence. A page without norms does not exist: a codec without norms stores 128, which
+// is 1.
 #pragma once
 
 #include <cstddef>
@@ -34,14 +29,12 @@ inline constexpr int kGranule = 16;    // cells
 inline constexpr int kNormBytes = 32;  // of a granule: K and V
 inline constexpr std::uint8_t kUnitNorm = 128;
 
-/// Bytes of one granule's codes on one side: (head_dim / sub_dim) codes of 8
-/// bits for each of 16 cells.
+/// Bytes of one granule's codes on one side: (head_dim / sub_dim) codes of 8 bits for each of 16 cells.
 VECINFER_HD constexpr int granule_bytes(int num_subspaces) {
     return num_subspaces * kGranule;
 }
 
-/// Byte i of a lane's share of a granule. Loads are 16 bytes wide, or as wide
-/// as the share if that is less.
+/// Byte i of a lane's share of a granule. Loads are 16 bytes wide, or as wide as the share if that is less.
 VECINFER_HD constexpr int lane_byte(int lane, int i, int share) {
     const int width = share < 16 ? share : 16;
     return i / width * width * 32 + lane * width + i % width;
