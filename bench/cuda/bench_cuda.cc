@@ -12,6 +12,7 @@
 #include "cuda/decode_case.h"
 #include "cuda/device_kernels.h"
 #include "cuda/encode_case.h"
+#include "cuda/variants.h"
 #include "vecinfer/version.h"
 
 namespace vecinfer::bench {

@@ -25,8 +25,6 @@ struct DecodeShape {
     int v_sub_dim = 4;
 };
 
-std::span<const cuda::DecodeKernel> decode_variants();
-
 /// Prints and exits on an error: a benchmark has nobody to report to.
 void check(const Status& status);
 void check(cudaError_t error, const char* what);

@@ -1,6 +1,6 @@
-// Kernels that are not shipped, to compare the shipped ones with: warps per block, blocks per multiprocessor, cells in flight.
+// Warps per block, blocks per multiprocessor, cells in flight.
 #include "attention/cuda/decode_entry.cuh"
-#include "cuda/decode_case.h"
+#include "cuda/variants.h"
 
 namespace vecinfer::bench {
 

@@ -89,6 +89,8 @@ __device__ std::int64_t window_row(const EncodeArgs& a, int token, int head) {
     return ring > 0 && pos >= a.kv_lens[seq] - ring ? base + a.sink + (pos - a.sink) % ring : -1;
 }
 
+}  // namespace
+
 /// Shared memory of a block.
 template <int HD, int D>
 struct EncodeShared {
@@ -211,6 +213,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_const
         __syncwarp();
     }
 }
+
+namespace {
 
 template <int HD, int D>
 EncodeKernel entry() {
