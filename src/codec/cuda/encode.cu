@@ -1,7 +1,5 @@
-// Rows into codes: a warp transforms the vectors of a few tokens of one head,
-// divides them by their norms and searches the nearest centroids (search.cuh).
-// Compiled without contraction: the same operations in the same order as on the
-// CPU give the same codes.
+// Rows into codes: a warp transforms the vectors of a few tokens of one head, divides them by their norms and searches the nearest
+// centroids (search.cuh). Compiled without contraction: the same operations in the same order as on the CPU give the same codes.
 #include "attention/cuda/primitives.cuh"
 #include "codec/cuda/encode_args.h"
 #include "codec/cuda/layout.h"
@@ -52,8 +50,7 @@ __device__ double warp_sum_double(double x) {
     return x;
 }
 
-/// As codec/f16.h: nearest f16, finite magnitudes above 65504 clamped,
-/// non-finite 0.
+/// As codec/f16.h: nearest f16, finite magnitudes above 65504 clamped, non-finite 0.
 __device__ float round_to_half(float x) {
     if (!(fabsf(x) <= 3.402823466e38f)) {
         return 0.0f;
@@ -75,8 +72,7 @@ __device__ Cell find_cell(const EncodeArgs& a, int token, int head) {
     return {true, a.pages + slot / a.page_size * a.page_bytes + head * a.head_bytes, static_cast<int>(slot % a.page_size)};
 }
 
-/// Where a token's f16 row goes, or -1. Only the last rows of a sequence have a
-/// place in the ring.
+/// Where a token's f16 row goes, or -1. Only the last rows of a sequence have a place in the ring.
 __device__ std::int64_t window_row(const EncodeArgs& a, int token, int head) {
     const int seq = a.sequences != nullptr ? a.sequences[token] : token;
     const int pos = a.positions[token];

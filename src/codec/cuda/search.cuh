@@ -40,8 +40,7 @@ public:
     static constexpr int kTiles = 16;      // of 16 centroids
     static constexpr int kGroupTiles = 4;  // tiles of a group: 8 candidates of a lane
 
-    /// words: of one codebook, see tables.h; table: centroid values, layout (256,
-    /// D), shared.
+    /// words: of one codebook, see tables.h; table: centroid values, layout (256, D), shared.
     __device__ __forceinline__ Search(const std::uint32_t* words, const float* table, float scale, int lane)
         : table_(table), steps_(1.0f / scale), lane_(lane) {
         const int g = lane >> 2;
@@ -53,8 +52,7 @@ public:
                 const int centroid = 16 * i + 8 * half + g;
                 const std::uint32_t w0 = words[D == 8 ? 2 * centroid : centroid];
                 const std::uint32_t w1 = D == 8 ? words[2 * centroid + 1] : 0u;
-                // Channels 2t and 2t + 1 (modulo D): digits of x follow each other in
-                // k.
+                // Channels 2t and 2t + 1 (modulo D): digits of x follow each other in k.
                 const int first = D == 2 ? 0 : D == 4 ? 2 * (t % 2) : 2 * t;
                 const std::uint32_t w = first < 4 ? w0 : w1;
                 const float low = static_cast<float>(static_cast<std::int8_t>(w >> (8 * (first % 4))));
@@ -71,8 +69,7 @@ public:
         }
     }
 
-    /// Code of sub-vector lane / 4 of the eight at x, layout (8, D), shared
-    /// memory. The same in its four lanes.
+    /// Code of sub-vector lane / 4 of the eight at x, layout (8, D), shared memory. The same in its four lanes.
     __device__ __forceinline__ int nearest(const float* x) const {
         const int g = lane_ >> 2;
         const int t = lane_ & 3;
@@ -138,8 +135,7 @@ public:
         const int where1 = __shfl_sync(kAllLanes, where[1], from);
         const float gap = g & 1 ? gap1 : gap0;
         const int winner = g & 1 ? where1 : where0;
-        // Terms are at most 127 |x_k| / scale each and D 127^2 / 2. The CPU's
-        // distances have rounding errors of their own.
+        // Terms are at most 127 |x_k| / scale each and D 127^2 / 2. The CPU's distances have rounding errors of their own.
         const float steps = size * steps_;
         const float error = (steps * 127.0f + 8064.5f * D) * kRelativeError + steps * steps * kRelativeRounding;
         const bool sure = gap > error && steps < 30000.0f;  // f16 ends soon
