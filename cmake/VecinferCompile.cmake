@@ -23,7 +23,8 @@ endif()
 
 # Warnings for our own code only, so that a consumer of the installed package is not bound by them.
 function(vecinfer_warnings target)
-    target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
+    target_compile_options(${target} PRIVATE
+        $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wno-missing-field-initializers>)
 endfunction()
 
 # vecinfer_isa_sources(<target> <path stem>): adds those of <stem>_scalar.cc, <stem>_avx2.cc, <stem>_avx512.cc and

@@ -49,6 +49,8 @@ public:
     int code_bits() const noexcept { return spec_.code_bits; }
     int num_subspaces() const noexcept { return head_dim_ / spec_.sub_dim; }  // per head
     bool has_norm() const noexcept { return norm_ == Norm::vector; }
+    bool is_unbiased() const noexcept { return unbiased_; }
+    bool is_shaped() const noexcept { return shaping_ != nullptr; }
     /// Bytes of one head that a row stores beside its codes: a norm, or the scales of its groups of channels and then their
     /// zeros.
     int side_bytes() const noexcept {
@@ -56,6 +58,8 @@ public:
     }
     const HeadTransform& transform(int head) const { return transforms_[static_cast<std::size_t>(head)]; }
     const Codebook& codebook(int head, int subspace = 0) const { return codebooks_[book_index(head, subspace)]; }
+    /// Whether every subspace has a codebook of its own (product quantization).
+    bool has_book_per_subspace() const noexcept { return books_per_head_ > 1; }
     /// Of a vq codec: centroids of one head and subspace as floats, layout (2^code_bits, sub_dim), 64-byte aligned.
     const float* centroids(int head, int subspace = 0) const noexcept;
     /// Those of subspace 0 by channel, layout (sub_dim, 2^code_bits rounded up to a multiple of 64).

@@ -37,6 +37,11 @@ public:
 
     int head_dim() const noexcept { return head_dim_; }
     bool is_identity() const noexcept { return !hadamard_ && smooth_.empty() && center_.empty() && matrix_.empty(); }
+    // What it was created with; smooth factors are floored. Empty where a part is off.
+    bool has_hadamard() const noexcept { return hadamard_; }
+    std::span<const float> smooth_factors() const noexcept { return smooth_; }
+    std::span<const float> center() const noexcept { return center_; }
+    std::span<const float> matrix() const noexcept { return matrix_; }
     /// Hash of everything that changes what forward computes; the same on every platform.
     std::uint64_t hash() const noexcept;
 

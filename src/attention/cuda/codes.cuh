@@ -1,0 +1,484 @@
+// Attention of a warp over packed codes: look-ups give the operands of integer matrix products.
+//
+// Keys: rows of A are 16 cells, k is 32 channels, columns of B are 4 query rows x {high, low} digit. Values: rows of A are 16
+// subspaces' channel j, k is 32 cells, columns are 4 rows x {high, low} byte of p.
+//
+// Precision and range. Scores: exact integers. p is 16 bits relative to a reference that stays between the largest p of a chunk
+// and 16 times it, so at least 12 bits count; value sums are exact integers between two changes of the reference (255 * 127 *
+// 32768 cells < 2^31 per byte), f32 above. Value norms are part of p, so a sum of p without norms is kept beside.
+#pragma once
+
+#include "attention/cuda/shared_state.cuh"
+#include "codec/cuda/layout.h"
+
+namespace vecinfer::cuda {
+
+inline constexpr float kFullP = 65280.0f;       // p = 1; both bytes stay below 256
+inline constexpr float kMagic = 8388608.0f;     // 2^23: adding it leaves an integer in the low mantissa bits
+inline constexpr float kLeastP = 1.0f / 16.0f;  // a chunk whose largest p is below it moves the reference
+inline constexpr float kDeepest = 60.0f;        // octaves that the reference may fall below its maximum
+inline constexpr float kLeastNorm = 0x1p-40f;   // stands in for value norms of 0
+inline constexpr float kUnset = -1e30f;
+inline constexpr int kFlushChunks = 256;  // at most 32768 cells between flushes
+
+/// Codes of one granule as a lane reads them.
+template <int Words>
+struct LaneCodes {
+    std::uint32_t w[Words];
+
+    __device__ __forceinline__ void load(const std::uint8_t* granule, int lane) {
+        if constexpr (Words == 1) {
+            w[0] = load_stream(reinterpret_cast<const std::uint32_t*>(granule) + lane);
+        } else if constexpr (Words == 2) {
+            const uint2 x = load_stream(reinterpret_cast<const uint2*>(granule) + lane);
+            w[0] = x.x;
+            w[1] = x.y;
+        } else {
+#pragma unroll
+            for (int i = 0; i < Words / 4; ++i) {
+                const uint4 x = load_stream(reinterpret_cast<const uint4*>(granule) + 32 * i + lane);
+                w[4 * i] = x.x;
+                w[4 * i + 1] = x.y;
+                w[4 * i + 2] = x.z;
+                w[4 * i + 3] = x.w;
+            }
+        }
+    }
+};
+
+/// Channels 4t.. and 16 + 4t.. (sub_dim 8: 8t.. and 8t + 4..) of step `s` of a key.
+struct KeyPiece {
+    std::uint32_t low;
+    std::uint32_t high;
+};
+
+/// Row 0 is cell g, row 1 cell g + 8. s and row are constants.
+template <class C>
+__device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& codes, int row, int s, std::uint32_t table) {
+    constexpr int kBytes = 2 * C::kKeyWords;  // of a row
+    if constexpr (C::KD == 8) {
+        const int i = row * kBytes + s;
+        const uint2 x = look_up_two<0>(codes.w[i / 4], i % 4, table);
+        return {x.x, x.y};
+    } else if constexpr (C::KD == 4) {
+        const int i = row * kBytes + 2 * s;
+        return {look_up<0>(codes.w[i / 4], i % 4, table), look_up<0>(codes.w[i / 4], i % 4 + 1, table)};
+    } else {
+        // Entries hold their two channels twice, so that either half of a word is at hand.
+        const std::uint32_t w = codes.w[(row * kBytes + 4 * s) / 4];
+        return {__byte_perm(look_up<0>(w, 0, table), look_up<0>(w, 1, table), 0x7610),
+                __byte_perm(look_up<0>(w, 2, table), look_up<0>(w, 3, table), 0x7610)};
+    }
+}
+
+/// A fragments of values: four cells (bytes b, b + 1 of both words) of one subspace, out[j] has channel j of all four.
+template <class C>
+__device__ __forceinline__ void look_up_values(std::uint32_t wa, std::uint32_t wb, int b, std::uint32_t table,
+                                               std::uint32_t (&out)[C::VD]) {
+    if constexpr (C::VD == 8) {
+        const uint2 e0 = look_up_two<kTableBytes>(wa, b, table);
+        const uint2 e1 = look_up_two<kTableBytes>(wa, b + 1, table);
+        const uint2 e2 = look_up_two<kTableBytes>(wb, b, table);
+        const uint2 e3 = look_up_two<kTableBytes>(wb, b + 1, table);
+        transpose_bytes(e0.x, e1.x, e2.x, e3.x, out);
+        transpose_bytes(e0.y, e1.y, e2.y, e3.y, out + 4);
+    } else {
+        const std::uint32_t e0 = look_up<kTableBytes>(wa, b, table);
+        const std::uint32_t e1 = look_up<kTableBytes>(wa, b + 1, table);
+        const std::uint32_t e2 = look_up<kTableBytes>(wb, b, table);
+        const std::uint32_t e3 = look_up<kTableBytes>(wb, b + 1, table);
+        if constexpr (C::VD == 4) {
+            transpose_bytes(e0, e1, e2, e3, out);
+        } else {
+            const std::uint32_t x = __byte_perm(e0, e1, 0x5140);
+            const std::uint32_t y = __byte_perm(e2, e3, 0x5140);
+            out[0] = __byte_perm(x, y, 0x5410);
+            out[1] = __byte_perm(x, y, 0x7632);
+        }
+    }
+}
+
+/// Addresses of the granules of one sequence and head.
+template <class C>
+struct ChunkReader {
+    static constexpr int kGranules = 2 * C::CH;
+    static constexpr int kKeyBytes = 128 * C::kKeyWords;  // of a granule
+    static constexpr int kValueBytes = 128 * C::kValueWords;
+
+    const std::uint8_t* head_base;
+    const std::int32_t* table;
+    int seq;
+    int last_granule;
+
+    __device__ __forceinline__ ChunkReader(const DecodeArgs& a, const Place& at, const Reach& reach)
+        : head_base(a.pages + at.head * a.head_bytes),
+          table(a.block_table != nullptr ? a.block_table + at.seq * a.table_stride : nullptr),
+          seq(at.seq),
+          last_granule((reach.len - 1) / 16) {}
+
+    /// Page of a chunk; General: of its granule lane % kGranules.
+    __device__ __forceinline__ int page(const DecodeArgs& a, int chunk, int lane) const {
+        const int granule = C::General ? min(chunk * kGranules + lane % kGranules, last_granule) : chunk * kGranules;
+        return table != nullptr ? table[granule >> (a.page_shift - 4)] : seq;
+    }
+
+    struct Address {
+        const std::uint8_t* keys;
+        const std::uint8_t* values;
+        const std::uint8_t* norms;
+    };
+    /// Granule i of a chunk whose page was found before.
+    __device__ __forceinline__ Address granule(const DecodeArgs& a, int chunk, int i, int found) const {
+        const int mask = (1 << (a.page_shift - 4)) - 1;
+        if constexpr (C::General) {
+            const int in_page = min(chunk * kGranules + i, last_granule) & mask;
+            const std::uint8_t* base = head_base + __shfl_sync(kAllLanes, found, i) * a.page_bytes;
+            return {base + static_cast<std::int64_t>(in_page) * kKeyBytes,
+                    base + a.v_offset + static_cast<std::int64_t>(in_page) * kValueBytes,
+                    base + a.norm_offset + static_cast<std::int64_t>(in_page) * kNormBytes};
+        } else {
+            const int in_page = chunk * kGranules & mask;
+            const std::uint8_t* base = head_base + found * a.page_bytes;
+            const std::uint8_t* keys = base + static_cast<std::int64_t>(in_page) * kKeyBytes + i * kKeyBytes;
+            const std::uint8_t* values =
+                C::KD == C::VD ? keys + a.v_offset
+                               : base + a.v_offset + static_cast<std::int64_t>(in_page) * kValueBytes + i * kValueBytes;
+            return {keys, values, base + a.norm_offset + static_cast<std::int64_t>(in_page) * kNormBytes + i * kNormBytes};
+        }
+    }
+};
+
+/// Softmax state of a lane: its rows are t, t + 4, ... of the tile.
+template <class C>
+struct LaneState {
+    float ref[C::NT];
+    float deepest[C::NT];  // the reference must not fall below
+    float sum[C::NT];
+
+    __device__ __forceinline__ void reset() {
+#pragma unroll
+        for (int n = 0; n < C::NT; ++n) {
+            ref[n] = 0.0f;
+            deepest[n] = kUnset;
+            sum[n] = 0.0f;
+        }
+    }
+};
+
+/// Adds integer sums to the f32 sums of the warp and multiplies both by `factor`.
+template <class C>
+__device__ __forceinline__ void flush(int (&acc)[C::NT][C::HD / 16][4], const float (&factor)[C::NT], float* o, int lane) {
+#pragma unroll
+    for (int n = 0; n < C::NT; ++n) {
+#pragma unroll
+        for (int i = 0; i < C::HD / 16; ++i) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float& sum = o[((n * (C::HD / 16) + i) * 2 + half) * 32 + lane];
+                const float added =
+                    fmaf(static_cast<float>(acc[n][i][2 * half]), 256.0f, static_cast<float>(acc[n][i][2 * half + 1]));
+                sum = (sum + added) * factor[n];
+                acc[n][i][2 * half] = 0;
+                acc[n][i][2 * half + 1] = 0;
+            }
+        }
+    }
+}
+
+/// Chunks first, first + WARPS, ... below end. `o`: the warp's sums, zeroed here. They count in kFullP * 2^ref.
+template <class C>
+__device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm, const Place& at, const Reach& reach, int first,
+                                             int end, float* o, LaneState<C>& state) {
+    constexpr int NT = C::NT;
+    constexpr int CH = C::CH;
+    constexpr int Steps = C::HD / 32;
+    const int lane = threadIdx.x & 31;
+    const int g = lane >> 2;
+    const int t = lane & 3;
+    const std::uint32_t words = static_cast<std::uint32_t>(__cvta_generic_to_shared(sm.k_table)) + 4 * lane;
+    // Pairs of words: 16 copies.
+    const std::uint32_t pairs = words - 4 * lane + 8 * (lane % 16);
+    const std::uint32_t k_table = C::KD == 8 ? pairs : words;
+    const std::uint32_t v_table = C::VD == 8 ? pairs : words;
+
+    state.reset();
+#pragma unroll
+    for (int i = 0; i < C::kAcc; ++i) {
+        o[i * 32 + lane] = 0.0f;
+    }
+    if (first >= end) {
+        return;
+    }
+
+    std::uint32_t q[NT][Steps][2];
+    float k_shift[NT];  // log2 of what an integer score counts, less the 4096 + 16 of byte_above_32768
+    float bias[NT];
+    int q_pos[NT];
+    float slope[NT];
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+        for (int s = 0; s < Steps; ++s) {
+            const int low = 32 * s + (C::KD == 8 ? 8 : 4) * t;
+            q[n][s][0] = *reinterpret_cast<const std::uint32_t*>(&sm.q_code[8 * n + g][low]);
+            q[n][s][1] = *reinterpret_cast<const std::uint32_t*>(&sm.q_code[8 * n + g][low + (C::KD == 8 ? 4 : 16)]);
+        }
+        const int r = 4 * n + t;
+        const int row = at.row_tile * C::kRows + r;
+        k_shift[n] = sm.q_log_scale[r] - 4112.0f;
+        bias[n] = sm.q_bias[r];
+        q_pos[n] = reach.len - a.num_q + min(row / a.group, a.num_q - 1);
+        slope[n] = C::General && a.alibi_slopes != nullptr && row / a.group < a.num_q
+                       ? a.alibi_slopes[at.head * a.group + row % a.group] * kLog2e
+                       : 0.0f;
+    }
+    // Cells in [plain_lo, plain_hi) are read from codes by every query.
+    const int first_q = reach.len - a.num_q;
+    const int plain_lo = max(reach.sinks, a.sliding_window == INT_MAX ? 0 : max(0, reach.len - a.sliding_window));
+    const int plain_hi = max(0, first_q + 1 - a.recent);
+
+    int acc[NT][C::HD / 16][4];
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+        for (int i = 0; i < C::HD / 16; ++i) {
+            acc[n][i][0] = acc[n][i][1] = acc[n][i][2] = acc[n][i][3] = 0;
+        }
+    }
+
+    ChunkReader<C> reader(a, at, reach);
+    LaneCodes<C::kKeyWords> k[2 * CH];
+    LaneCodes<C::kValueWords> v[2 * CH];
+    std::uint32_t norms[2 * CH];
+    int page = reader.page(a, first, lane);
+#pragma unroll
+    for (int i = 0; i < 2 * CH; ++i) {
+        const auto from = reader.granule(a, first, i, page);
+        k[i].load(from.keys, lane);
+        v[i].load(from.values, lane);
+        norms[i] = load_stream(reinterpret_cast<const std::uint32_t*>(from.norms) + g);
+    }
+    int page_after = reader.page(a, min(first + C::WARPS, end - 1), lane);
+
+    int until_flush = 1;  // the first chunk sets the reference
+    for (int chunk = first; chunk < end; chunk += C::WARPS) {
+        // The last round loads its own chunk again, which costs less than a branch around every load.
+        const int next = chunk + C::WARPS < end ? chunk + C::WARPS : chunk;
+        page = page_after;
+        page_after = reader.page(a, min(next + C::WARPS, end - 1), lane);
+
+        float score[CH][NT][4];  // of cells g, g + 8 of either granule; relative to ref
+        float weight[CH][NT][4];
+        std::uint32_t zero_norms = 0;
+#pragma unroll
+        for (int i = 0; i < CH; ++i) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const LaneCodes<C::kKeyWords>& codes = k[2 * i + half];
+                int c[NT][4];
+#pragma unroll
+                for (int s = 0; s < Steps; ++s) {
+                    const KeyPiece row0 = look_up_key<C>(codes, 0, s, k_table);
+                    const KeyPiece row1 = look_up_key<C>(codes, 1, s, k_table);
+#pragma unroll
+                    for (int n = 0; n < NT; ++n) {
+                        if (s == 0) {
+                            mma_s8s8_first(c[n], row0.low, row1.low, row0.high, row1.high, q[n][s][0], q[n][s][1]);
+                        } else {
+                            mma_s8s8(c[n], row0.low, row1.low, row0.high, row1.high, q[n][s][0], q[n][s][1]);
+                        }
+                    }
+                }
+#pragma unroll
+                for (int n = 0; n < NT; ++n) {
+                    score[i][n][2 * half] = static_cast<float>(c[n][0] * 128 + c[n][1]);
+                    score[i][n][2 * half + 1] = static_cast<float>(c[n][2] * 128 + c[n][3]);
+                }
+            }
+        }
+        std::uint32_t norm_words[2 * CH];
+#pragma unroll
+        for (int i = 0; i < 2 * CH; ++i) {
+            norm_words[i] = norms[i];
+            zero_norms |= (norms[i] - 0x01010101u) & ~norms[i];
+            const auto from = reader.granule(a, next, i, page);
+            k[i].load(from.keys, lane);
+            norms[i] = load_stream(reinterpret_cast<const std::uint32_t*>(from.norms) + g);
+        }
+
+        const int cell0 = chunk * C::kChunk;
+        float value_norm[CH][4];
+#pragma unroll
+        for (int i = 0; i < CH; ++i) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const std::uint32_t w = norm_words[2 * i + e / 2];
+                const float k_byte = e % 2 == 0 ? byte_above_32768<0>(w) : byte_above_32768<1>(w);
+                const float v_byte = e % 2 == 0 ? byte_above_32768<2>(w) : byte_above_32768<3>(w);
+                value_norm[i][e] = exp2_fast(fmaf(v_byte, 0.125f, -4112.0f));
+#pragma unroll
+                for (int n = 0; n < NT; ++n) {
+                    float factor = exp2_fast(fmaf(k_byte, 0.125f, k_shift[n]));
+                    if constexpr (C::General) {
+                        factor = k_byte == 32768.0f ? 0.0f : factor;
+                        float s = fmaf(score[i][n][e], factor, bias[n]);
+                        if (a.soft_cap != 0.0f) {
+                            const float cap = a.soft_cap * kLog2e;
+                            s = cap * tanhf(s / cap);
+                        }
+                        const int cell = cell0 + 32 * i + 16 * (e / 2) + 8 * (e % 2) + g;
+                        s += slope[n] * static_cast<float>(cell - q_pos[n]);
+                        score[i][n][e] = s - state.ref[n];
+                    } else {
+                        score[i][n][e] = fmaf(score[i][n][e], factor, bias[n] - state.ref[n]);
+                    }
+                }
+            }
+        }
+        const bool masked = cell0 < plain_lo || cell0 + C::kChunk > plain_hi;
+        if (masked || __any_sync(kAllLanes, (zero_norms & 0x80808080u) != 0)) {
+#pragma unroll
+            for (int i = 0; i < CH; ++i) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const int cell = cell0 + 32 * i + 16 * (e / 2) + 8 * (e % 2) + g;
+                    const std::uint32_t bytes = norm_words[2 * i + e / 2] >> (8 * (e % 2));
+                    value_norm[i][e] = (bytes & 0xff0000u) == 0 ? 0.0f : value_norm[i][e];
+#pragma unroll
+                    for (int n = 0; n < NT; ++n) {
+                        if (!C::General && (bytes & 0xffu) == 0) {
+                            score[i][n][e] = bias[n] - state.ref[n];
+                        }
+                        const bool seen = cell >= a.sink && cell <= q_pos[n] - a.recent &&
+                                          (a.sliding_window == INT_MAX || cell > q_pos[n] - a.sliding_window);
+                        score[i][n][e] = seen ? score[i][n][e] : -INFINITY;
+                    }
+                }
+            }
+        }
+
+        // The largest p of the chunk decides whether the reference may stay.
+        float sum[NT];
+        bool moves = --until_flush == 0;
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            float most = 0.0f;
+            sum[n] = 0.0f;
+#pragma unroll
+            for (int i = 0; i < CH; ++i) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const float p = exp2_fast(score[i][n][e]);
+                    weight[i][n][e] = p * value_norm[i][e];
+                    most = fmaxf(most, weight[i][n][e]);
+                    sum[n] += p;
+                }
+            }
+            moves |= __any_sync(kAllLanes, !(most <= 1.0f) || !(sum[n] < 1e30f));
+            unsigned high = __ballot_sync(kAllLanes, most >= kLeastP);
+            high |= high >> 16;
+            high |= high >> 8;
+            high |= high >> 4;
+            moves |= (high & 15u) != 15u;
+        }
+        if (moves) {
+            float factor[NT];
+            bool unset = false;
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+                float top = -INFINITY;
+#pragma unroll
+                for (int i = 0; i < CH; ++i) {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        top = fmaxf(top, score[i][n][e] + log2_fast(fmaxf(value_norm[i][e], kLeastNorm)));
+                    }
+                }
+                top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 4));
+                top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 8));
+                top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
+                const bool stays = top == -INFINITY || (top <= 0.0f && top >= -4.0f);
+                const float ref = stays ? state.ref[n] : fmaxf(state.ref[n] + top + 1.0f, state.deepest[n]);
+                const float move = ref - state.ref[n];
+                factor[n] = exp2f(fminf(-move, kDeepest));  // beyond, there is nothing to scale yet
+                state.ref[n] = ref;
+                state.deepest[n] = top == -INFINITY ? state.deepest[n] : fmaxf(state.deepest[n], ref - kDeepest);
+                state.sum[n] *= factor[n];
+                unset |= state.deepest[n] == kUnset;
+                sum[n] = 0.0f;
+#pragma unroll
+                for (int i = 0; i < CH; ++i) {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        const float p = exp2_fast(score[i][n][e] - move);
+                        weight[i][n][e] = p * value_norm[i][e];
+                        sum[n] += p;
+                    }
+                }
+            }
+            until_flush = __any_sync(kAllLanes, unset) ? 1 : kFlushChunks;
+            flush<C>(acc, factor, o, lane);
+        }
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            state.sum[n] += sum[n];
+        }
+
+        // p of cells g and g + 8 of both granules, from the lanes that have them to those whose columns need them: digits of an
+        // even g travel one way, those of an odd g the other.
+        const std::uint32_t send_a = g & 1 ? 0x5410u : 0x7632u;
+        const std::uint32_t send_b = g & 1 ? 0x7632u : 0x5410u;
+        const int even = (2 * t) * 4 + g / 2;
+        const int odd = even + 4;
+        const bool low = g & 1;
+#pragma unroll
+        for (int i = 0; i < CH; ++i) {
+            std::uint32_t p[NT][2];
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+                std::uint32_t x[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    x[e] = __float_as_uint(fmaf(weight[i][n][e], kFullP, kMagic));
+                }
+                const std::uint32_t y0 = __byte_perm(x[0], x[1], 0x5140);
+                const std::uint32_t y1 = __byte_perm(x[2], x[3], 0x5140);
+                const std::uint32_t from_a = __shfl_sync(kAllLanes, __byte_perm(y0, y1, send_a), low ? odd : even);
+                const std::uint32_t from_b = __shfl_sync(kAllLanes, __byte_perm(y0, y1, send_b), low ? even : odd);
+                p[n][0] = low ? from_b : from_a;
+                p[n][1] = low ? from_a : from_b;
+            }
+#pragma unroll
+            for (int h = 0; h < C::kValueWords / 2; ++h) {
+                std::uint32_t x[2][2][C::VD];  // [subspaces 16 h + g, + 8][quad of cells][channel]
+#pragma unroll
+                for (int sub = 0; sub < 2; ++sub) {
+#pragma unroll
+                    for (int quad = 0; quad < 2; ++quad) {
+                        look_up_values<C>(v[2 * i].w[2 * h + sub], v[2 * i + 1].w[2 * h + sub], 2 * quad, v_table, x[sub][quad]);
+                    }
+                }
+#pragma unroll
+                for (int n = 0; n < NT; ++n) {
+#pragma unroll
+                    for (int j = 0; j < C::VD; ++j) {
+                        mma_s8u8(acc[n][C::VD * h + j], x[0][0][j], x[1][0][j], x[0][1][j], x[1][1][j], p[n][0], p[n][1]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const auto from = reader.granule(a, next, 2 * i + half, page);
+                v[2 * i + half].load(from.values, lane);
+            }
+        }
+    }
+    float one[NT];
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+        one[n] = 1.0f;
+    }
+    flush<C>(acc, one, o, lane);
+}
+
+}  // namespace vecinfer::cuda

@@ -1,0 +1,26 @@
+// A kernel's entry in the table of its translation unit.
+#pragma once
+
+#include "attention/cuda/decode_kernel.cuh"
+#include "attention/cuda/decode_kernels.h"
+
+namespace vecinfer::cuda {
+
+template <class C>
+DecodeKernel decode_entry(std::string_view name) {
+    return {name,
+            reinterpret_cast<const void*>(&decode_kernel<C>),
+            C::KD,
+            C::VD,
+            C::HD,
+            C::kRows,
+            C::kChunk,
+            C::kThreads,
+            C::MINB,
+            C::General,
+            sizeof(Shared<C>),
+            max_blocks<C>(),
+            C::kWarpFloats};
+}
+
+}  // namespace vecinfer::cuda

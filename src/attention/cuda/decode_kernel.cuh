@@ -1,0 +1,110 @@
+// Decode attention: one wave of blocks, each with a contiguous share of all (sequence, KV head, chunk) work. The block that
+// finishes an item last merges what the others left and writes the outputs.
+#pragma once
+
+#include "attention/cuda/combine.cuh"
+#include "attention/cuda/exact.cuh"
+#include "attention/cuda/query.cuh"
+
+namespace vecinfer::cuda {
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __grid_constant__ DecodeArgs a) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Shared<C>& sm = *reinterpret_cast<Shared<C>*>(memory);
+    unsigned* prefix = reinterpret_cast<unsigned*>(memory + sizeof(Shared<C>));
+    // The same for all lanes, and the compiler knows.
+    const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x >> 5), 0);
+    if (threadIdx.x == 0) {
+        sm.table_head = -1;
+    }
+    make_prefix<C>(a, prefix, sm.scan);
+    const Split split(static_cast<long long>(prefix[a.batch]) * a.num_kv_heads * a.row_tiles, gridDim.x);
+    const int block = blockIdx.x;
+    if (block >= split.blocks) {
+        return;
+    }
+    const long long last = split.begin(block + 1);
+    for (long long pos = split.begin(block); pos < last;) {
+        const Place at(a, prefix, pos);
+        const Reach reach = reach_of(a, at.seq);
+        const Units<C> units(reach);
+        const int begin = static_cast<int>(pos - at.item_begin);
+        const int end = static_cast<int>(min(last - at.item_begin, static_cast<long long>(units.total())));
+        pos = at.item_begin + end;
+
+        __syncthreads();  // nobody reads the former item's queries and sums any more
+        const bool refill = sm.table_head != at.head && begin < units.chunks;
+        prepare_queries<C>(a, sm, at);
+        if (refill) {
+            fill_tables<C>(a, sm, at.head);
+        }
+        __syncthreads();
+        if (refill && threadIdx.x == 0) {
+            sm.table_head = at.head;
+        }
+
+        const int b0 = split.block_of(at.item_begin);
+        const int b1 = split.block_of(at.item_begin + units.total() - 1);
+        const bool alone = b0 == b1;
+        const std::size_t slot = static_cast<std::size_t>(block) + at.item;
+        for (int kind = 0; kind < 2; ++kind) {
+            const int lo = kind == 0 ? units.chunk0 + min(begin, units.chunks) : (max(begin - units.chunks, 0) + 1) / 2;
+            const int hi = kind == 0 ? units.chunk0 + min(end, units.chunks) : (max(end - units.chunks, 0) + 1) / 2;
+            const int hi_exact = min(hi, units.granules);
+            if (kind == 0 ? lo < hi : lo < hi_exact) {
+                LaneState<C> state;
+                if (kind == 0) {
+                    attend_codes<C>(a, sm, at, reach, lo + warp, hi, sm.o[warp], state);
+                } else {
+                    attend_exact<C>(a, sm, at, reach, lo + warp, hi_exact, sm.o[warp], state);
+                }
+                combine_stats<C>(sm, state, kind);
+                float* partial = a.partials + (slot * 2 + kind) * C::kWarpFloats;
+                for (int i = threadIdx.x; i < C::kWarpFloats; i += C::kThreads) {
+                    const float x = combined<C>(sm, i);
+                    if (alone) {
+                        sm.rows[kind][element_row<C>(i)][element_channel<C>(i, kind == 1)] = x;
+                    } else {
+                        partial[i] = x;
+                    }
+                }
+            } else if (threadIdx.x < C::kRows) {
+                sm.row_ref[kind][threadIdx.x] = -INFINITY;
+                sm.row_sum[kind][threadIdx.x] = 0.0f;
+            }
+            __syncthreads();
+        }
+        if (!alone) {
+            if (threadIdx.x < 2 * C::kRows) {
+                const int kind = threadIdx.x / C::kRows;
+                const int row = threadIdx.x % C::kRows;
+                a.stats[(slot * 2 + kind) * C::kRows + row] = make_float2(sm.row_ref[kind][row], sm.row_sum[kind][row]);
+            }
+            __threadfence();
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                const unsigned before = atomicAdd(a.counters + at.item, 1u);
+                sm.is_last = before == static_cast<unsigned>(b1 - b0);
+                if (sm.is_last) {
+                    a.counters[at.item] = 0;  // for the next launch
+                }
+            }
+            __syncthreads();
+            if (!sm.is_last) {
+                continue;
+            }
+            __threadfence();
+            merge_blocks<C>(a, sm, at.item, b0, b1);
+        }
+        write_outputs<C>(a, sm, at);
+    }
+}
+
+/// Bytes of shared memory of a block.
+template <class C>
+constexpr std::size_t shared_bytes(int batch) {
+    return sizeof(Shared<C>) + sizeof(unsigned) * (static_cast<std::size_t>(batch) + 1);
+}
+
+}  // namespace vecinfer::cuda

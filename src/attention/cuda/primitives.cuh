@@ -1,0 +1,190 @@
+// Instructions that the decode kernels are made of.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "vecinfer/cuda.h"
+
+namespace vecinfer::cuda {
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+#ifndef VECINFER_EMULATED  // tests/cuda/emulator has these in C++
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/// Reads that nobody will repeat: past L1.
+__device__ __forceinline__ uint4 load_stream(const uint4* p) {
+    uint4 r;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+    return r;
+}
+
+__device__ __forceinline__ uint2 load_stream(const uint2* p) {
+    uint2 r;
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(p));
+    return r;
+}
+
+__device__ __forceinline__ std::uint32_t load_stream(const std::uint32_t* p) {
+    std::uint32_t r;
+    asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(r) : "l"(p));
+    return r;
+}
+
+/// c += A B, A 16 x 32 signed, B 32 x 8 signed.
+__device__ __forceinline__ void mma_s8s8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
+                                         std::uint32_t b0, std::uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// c = A B.
+__device__ __forceinline__ void mma_s8s8_first(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                               std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
+}
+
+/// c += A B with an unsigned B.
+__device__ __forceinline__ void mma_s8u8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
+                                         std::uint32_t b0, std::uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// c += A B, A 16 x 16 f16, B 16 x 8 f16, sums in f32.
+__device__ __forceinline__ void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
+                                        std::uint32_t b0, std::uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// d = A B + c, A 16 x 8 f16, B 8 x 8 f16.
+__device__ __forceinline__ void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, float c0,
+                                           float c1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%7,%7,%8,%8};"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(b0), "f"(c0), "f"(c1));
+}
+
+/// Word at shared address `base + 128 * byte b of w + Offset`; b is a constant. The address is one integer dot product, which
+/// runs beside the byte permutes instead of queueing up with them.
+template <int Offset>
+__device__ __forceinline__ std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
+    const std::uint32_t address = __dp4a(w, 0x80u << (8 * b), base);
+    std::uint32_t r;
+    asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(r) : "r"(address), "n"(Offset));
+    return r;
+}
+
+/// Two words.
+template <int Offset>
+__device__ __forceinline__ uint2 look_up_two(std::uint32_t w, int b, std::uint32_t base) {
+    const std::uint32_t address = __dp4a(w, 0x80u << (8 * b), base);
+    uint2 r;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2+%3];" : "=r"(r.x), "=r"(r.y) : "r"(address), "n"(Offset));
+    return r;
+}
+
+#endif
+
+/// Transposes 4 x 4 bytes: out[j] has byte j of e0, e1, e2, e3.
+__device__ __forceinline__ void transpose_bytes(std::uint32_t e0, std::uint32_t e1, std::uint32_t e2, std::uint32_t e3,
+                                                std::uint32_t* out) {
+    const std::uint32_t x0 = __byte_perm(e0, e1, 0x5140);
+    const std::uint32_t x1 = __byte_perm(e0, e1, 0x7362);
+    const std::uint32_t y0 = __byte_perm(e2, e3, 0x5140);
+    const std::uint32_t y1 = __byte_perm(e2, e3, 0x7362);
+    out[0] = __byte_perm(x0, y0, 0x5410);
+    out[1] = __byte_perm(x0, y0, 0x7632);
+    out[2] = __byte_perm(x1, y1, 0x5410);
+    out[3] = __byte_perm(x1, y1, 0x7632);
+}
+
+/// 32768 + byte `B` of w as a float.
+template <int B>
+__device__ __forceinline__ float byte_above_32768(std::uint32_t w) {
+    return __uint_as_float(__byte_perm(w, 0x47000000u, 0x7404 | (B << 4)));
+}
+
+__device__ __forceinline__ float load_number(const void* p, std::int64_t i, Number type) {
+    switch (type) {
+        case Number::f16: return __half2float(static_cast<const __half*>(p)[i]);
+        case Number::bf16: return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
+        default: return static_cast<const float*>(p)[i];
+    }
+}
+
+__device__ __forceinline__ void store_number(void* p, std::int64_t i, Number type, float x) {
+    switch (type) {
+        case Number::f16: static_cast<__half*>(p)[i] = __float2half_rn(x); break;
+        case Number::bf16: static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(x); break;
+        default: static_cast<float*>(p)[i] = x; break;
+    }
+}
+
+/// In place x <- x H over one warp, H orthonormal of order 32 * N; lane l has entries N l .. N l + N - 1.
+template <int N>
+__device__ __forceinline__ void warp_hadamard(float (&x)[N], int lane) {
+#pragma unroll
+    for (int step = 16; step >= 1; step /= 2) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const float other = __shfl_xor_sync(kAllLanes, x[i], step);
+            x[i] = lane & step ? other - x[i] : x[i] + other;
+        }
+    }
+#pragma unroll
+    for (int step = N / 2; step >= 1; step /= 2) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            if (!(i & step)) {
+                const float a = x[i];
+                const float b = x[i + step];
+                x[i] = a + b;
+                x[i + step] = a - b;
+            }
+        }
+    }
+    const float scale = 1.0f / sqrtf(32.0f * N);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        x[i] *= scale;
+    }
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int step = 16; step >= 1; step /= 2) {
+        x += __shfl_xor_sync(kAllLanes, x, step);
+    }
+    return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int step = 16; step >= 1; step /= 2) {
+        x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+    }
+    return x;
+}
+
+}  // namespace vecinfer::cuda

@@ -1,0 +1,173 @@
+// Shared memory of a decode block, and how it finds its part of the work.
+#pragma once
+
+#include <climits>
+
+#include "attention/cuda/decode_args.h"
+#include "attention/cuda/primitives.cuh"
+
+namespace vecinfer::cuda {
+
+/// Compile-time shape of a kernel.
+///   KD, VD  sub_dim of keys and values: 2, 4 or 8
+///   HD      head_dim
+///   NT      column tiles of the matrix unit: 4 NT query rows (heads x query tokens) of a KV head
+///   CH      tiles of 32 cells that a warp has in flight
+///   General soft cap, ALiBi and pages smaller than a chunk
+template <int KD_, int VD_, int HD_, int NT_, int CH_, int WARPS_, int MINB_, bool General_>
+struct Config {
+    static constexpr int KD = KD_;
+    static constexpr int VD = VD_;
+    static constexpr int HD = HD_;
+    static constexpr int NT = NT_;
+    static constexpr int CH = CH_;
+    static constexpr int WARPS = WARPS_;
+    static constexpr int MINB = MINB_;
+    static constexpr bool General = General_;
+
+    static constexpr int kThreads = 32 * WARPS;
+    static constexpr int kRows = 4 * NT;
+    static constexpr int kColumns = 8 * NT;          // each row has two digits
+    static constexpr int kChunk = 32 * CH;           // cells
+    static constexpr int kAcc = HD / 8 * NT;         // sums of a lane
+    static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
+    static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
+    static constexpr int kValueWords = HD / (8 * VD);
+    static_assert(kValueWords >= 2, "16 rows of a matrix product are 16 subspaces");
+};
+
+inline constexpr int kTableBytes = 256 * 128;  // 256 centroids: 32 copies of a word, or 16 of two words
+
+template <class C>
+struct Shared {
+    std::uint32_t k_table[256 * 32];
+    std::uint32_t v_table[256 * 32];
+    float o[C::WARPS][C::kWarpFloats];                          // sums of a warp, layout (kAcc, lane)
+    float rows[2][C::kRows][C::HD];                             // finished sums: over codes, over f16 rows
+    alignas(16) std::uint16_t q_exact[C::kColumns][C::HD + 8];  // f16 digits of the queries, original space
+    alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];    // int8 digits of the transformed queries
+    float warp_ref[C::WARPS][C::kRows];
+    float warp_sum[C::WARPS][C::kRows];
+    float warp_factor[C::WARPS][C::kRows];
+    float row_ref[2][C::kRows];
+    float row_sum[2][C::kRows];
+    float q_log_scale[C::kRows];  // log2 of what an int8 product counts
+    float q_bias[C::kRows];       // query . key center, log2 units
+    float q_exact_scale[C::kRows];
+    int table_head;
+    int is_last;
+    unsigned scan[C::WARPS];
+    // then unsigned prefix[batch + 1]
+};
+
+/// Positions of one sequence that one query reads from codes and from f16 rows.
+struct Reach {
+    int len;       // cells
+    int exact_lo;  // cells below `sink` and cells from here on may be f16 rows
+    int sinks;     // f16 rows at the front
+    int first;     // lowest cell that any query sees
+    int code_end;  // cells from here on are read from f16 rows by every query
+};
+
+__device__ __forceinline__ Reach reach_of(const DecodeArgs& a, int seq) {
+    Reach r;
+    r.len = max(a.kv_lens[seq], 0);
+    const int first_query = r.len - a.num_q;
+    r.sinks = min(a.sink, r.len);
+    r.exact_lo = a.recent > 0 ? min(r.len, max(r.sinks, first_query + 1 - a.recent)) : r.len;
+    r.first = a.sliding_window == INT_MAX ? 0 : max(0, first_query + 1 - a.sliding_window);
+    r.code_end = max(0, r.len - a.recent);
+    return r;
+}
+
+/// Work of one sequence and head in units of a chunk of codes. A granule of f16 rows counts as two.
+template <class C>
+struct Units {
+    int chunk0;    // first chunk
+    int chunks;    // of codes
+    int granules;  // of 16 f16 rows
+
+    __device__ __forceinline__ explicit Units(const Reach& r) {
+        const int begin = max(r.first, 0);
+        chunk0 = begin / C::kChunk;
+        const bool any = r.code_end > max(r.sinks, begin);
+        chunks = any ? (r.code_end + C::kChunk - 1) / C::kChunk - chunk0 : 0;
+        granules = (r.sinks + r.len - r.exact_lo + 15) / 16;
+    }
+    __device__ __forceinline__ int total() const { return max(1, chunks + 2 * granules); }
+};
+
+/// A contiguous share of all work: units [begin, end) of the sequence of (sequence, KV head, row tile).
+struct Split {
+    long long units;
+    int blocks;
+
+    __device__ __forceinline__ Split(long long total, int grid)
+        : units(total), blocks(static_cast<int>(min(total, (long long)grid))) {}
+    __device__ __forceinline__ long long begin(int block) const { return units * block / blocks; }
+    __device__ __forceinline__ int block_of(long long unit) const { return static_cast<int>(((unit + 1) * blocks - 1) / units); }
+};
+
+/// prefix[s] <- units of the sequences before s, for one head and row tile; prefix[batch] the total. Whole block.
+template <class C>
+__device__ __forceinline__ void make_prefix(const DecodeArgs& a, unsigned* prefix, unsigned* scan) {
+    const int lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5;
+    unsigned carry = 0;
+    for (int base = 0; base < a.batch; base += C::kThreads) {
+        const int s = base + static_cast<int>(threadIdx.x);
+        const unsigned own = s < a.batch ? static_cast<unsigned>(Units<C>(reach_of(a, s)).total()) : 0u;
+        unsigned sum = own;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const unsigned other = __shfl_up_sync(kAllLanes, sum, step);
+            sum += lane >= step ? other : 0u;
+        }
+        if (lane == 31) {
+            scan[warp] = sum;
+        }
+        __syncthreads();
+        unsigned before = carry;
+        for (int w = 0; w < C::WARPS; ++w) {
+            before += w < warp ? scan[w] : 0u;
+            carry += scan[w];
+        }
+        if (s < a.batch) {
+            prefix[s] = before + sum - own;
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        prefix[a.batch] = carry;
+    }
+    __syncthreads();
+}
+
+/// Where in the grid of (sequence, KV head, row tile) a unit lies.
+struct Place {
+    int seq;
+    int head;
+    int row_tile;
+    int item;
+    long long item_begin;
+
+    __device__ __forceinline__ Place(const DecodeArgs& a, const unsigned* prefix, long long unit) {
+        const int per_seq = a.num_kv_heads * a.row_tiles;
+        int low = 0;
+        int high = a.batch;
+        while (high - low > 1) {
+            const int mid = (low + high) / 2;
+            (static_cast<long long>(prefix[mid]) * per_seq <= unit ? low : high) = mid;
+        }
+        seq = low;
+        const unsigned units = prefix[low + 1] - prefix[low];
+        const long long seq_begin = static_cast<long long>(prefix[low]) * per_seq;
+        const int i = static_cast<int>((unit - seq_begin) / units);
+        head = i / a.row_tiles;
+        row_tile = i % a.row_tiles;
+        item = low * per_seq + i;
+        item_begin = seq_begin + static_cast<long long>(i) * units;
+    }
+};
+
+}  // namespace vecinfer::cuda

@@ -1,0 +1,231 @@
+// Rows into codes: a warp transforms the vectors of a few tokens of one head, divides them by their norms and searches the nearest
+// centroids (search.cuh). Compiled without contraction: the same operations in the same order as on the CPU give the same codes.
+#include "attention/cuda/primitives.cuh"
+#include "codec/cuda/encode_args.h"
+#include "codec/cuda/layout.h"
+#include "codec/cuda/search.cuh"
+
+namespace vecinfer::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kTokens = 2;  // per warp
+
+// As in codec/norm.cc.
+__device__ constexpr double kThresholds[8] = {1.0442737824274138, 1.1387886347566916, 1.2418578120734840, 1.3542555469368927,
+                                              1.4768261459394993, 1.6104903319492543, 1.7562521603732995, 1.9152065613971474};
+__device__ constexpr double kSteps[8] = {1.0,
+                                         1.0905077326652577,
+                                         1.1892071150027210,
+                                         1.2968395546510096,
+                                         1.4142135623730951,
+                                         1.5422108254079407,
+                                         1.6817928305074290,
+                                         1.8340080864093424};
+
+__device__ int norm_byte(float rms) {
+    if (!(rms > 0.0f)) {
+        return 0;
+    }
+    if (rms > 65536.0f) {
+        return 255;
+    }
+    int exponent = 0;
+    const double mantissa = 2.0 * frexp(static_cast<double>(rms), &exponent);
+    int code = 128 + 8 * (exponent - 1);
+    for (int i = 0; i < 8; ++i) {
+        code += mantissa >= kThresholds[i] ? 1 : 0;
+    }
+    return max(1, min(255, code));
+}
+
+__device__ float norm_value(int code) {
+    return code == 0 ? 0.0f : static_cast<float>(ldexp(kSteps[code % 8], code / 8 - 16));
+}
+
+__device__ double warp_sum_double(double x) {
+    for (int step = 16; step >= 1; step /= 2) {
+        x += __shfl_xor_sync(kAllLanes, x, step);
+    }
+    return x;
+}
+
+/// As codec/f16.h: nearest f16, finite magnitudes above 65504 clamped, non-finite 0.
+__device__ float round_to_half(float x) {
+    if (!(fabsf(x) <= 3.402823466e38f)) {
+        return 0.0f;
+    }
+    return __half2float(__float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)));
+}
+
+struct Cell {
+    bool stored;
+    std::uint8_t* head_page;
+    int in_page;
+};
+
+__device__ Cell find_cell(const EncodeArgs& a, int token, int head) {
+    const std::int64_t slot = token < a.num_tokens ? a.slots[token] : -1;
+    if (slot < 0) {
+        return {false, nullptr, 0};
+    }
+    return {true, a.pages + slot / a.page_size * a.page_bytes + head * a.head_bytes, static_cast<int>(slot % a.page_size)};
+}
+
+/// Where a token's f16 row goes, or -1. Only the last rows of a sequence have a place in the ring.
+__device__ std::int64_t window_row(const EncodeArgs& a, int token, int head) {
+    const int seq = a.sequences != nullptr ? a.sequences[token] : token;
+    const int pos = a.positions[token];
+    const int ring = a.window_rows - a.sink;
+    const int slot = a.window_slots != nullptr ? a.window_slots[seq] : seq;
+    const std::int64_t base = (static_cast<std::int64_t>(slot) * a.num_kv_heads + head) * a.window_rows;
+    if (pos < a.sink) {
+        return base + pos;
+    }
+    return ring > 0 && pos >= a.kv_lens[seq] - ring ? base + a.sink + (pos - a.sink) % ring : -1;
+}
+
+}  // namespace
+
+/// Shared memory of a block.
+template <int HD, int D>
+struct EncodeShared {
+    float table[256 * D];             // centroid values, layout (256, D)
+    float unit[kWarps][kTokens][HD];  // transformed, divided by the norm
+    std::uint8_t codes[kWarps][kTokens][HD / D];
+};
+
+template <int HD, int D>
+__global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_constant__ EncodeArgs a) {
+    constexpr int N = HD / 32;  // channels of a lane
+    constexpr int kSubspaces = HD / D;
+    extern __shared__ __align__(1024) unsigned char memory[];
+    EncodeShared<HD, D>& sm = *reinterpret_cast<EncodeShared<HD, D>*>(memory);
+    const int head = blockIdx.y;
+    const EncodeSide& side = a.side;
+    const int lane = threadIdx.x;
+    const int warp = threadIdx.y;
+
+    const float scale = side.scales[head];
+    const std::uint32_t* words = side.words + head * 256 * (D == 8 ? 2 : 1);
+    for (int i = 32 * warp + lane; i < 256 * D; i += 32 * kWarps) {
+        const std::uint32_t w = words[D == 8 ? i / 8 * 2 + i % 8 / 4 : i / D];
+        sm.table[i] = scale * static_cast<float>(static_cast<std::int8_t>(w >> (8 * (i % D % 4))));
+    }
+    __syncthreads();
+    const Search<D> search(words, sm.table, scale, lane);
+
+    for (int token0 = (blockIdx.x * kWarps + warp) * kTokens; token0 < a.num_tokens; token0 += gridDim.x * kWarps * kTokens) {
+        float y[kTokens][N];  // transformed
+        double energy[kTokens];
+        int norm[kTokens];
+#pragma unroll
+        for (int j = 0; j < kTokens; ++j) {
+            const int token = token0 + j;
+            const bool there = token < a.num_tokens;
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const std::int64_t at = token * side.token_stride + head * side.head_stride + lane * N + i;
+                y[j][i] = there ? round_to_half(load_number(side.x, at, a.type)) : 0.0f;
+            }
+            if (side.window != nullptr && there && a.slots[token] >= 0) {
+                const std::int64_t row = window_row(a, token, head);
+                if (row >= 0) {
+#pragma unroll
+                    for (int i = 0; i < N; ++i) {
+                        side.window[row * HD + lane * N + i] = __half_as_ushort(__float2half_rn(y[j][i]));
+                    }
+                }
+            }
+            const int channel = head * HD + lane * N;
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                y[j][i] = side.center != nullptr ? y[j][i] - side.center[channel + i] : y[j][i];
+                y[j][i] = side.inverse != nullptr ? y[j][i] * side.inverse[channel + i] : y[j][i];
+            }
+            if (side.hadamard) {
+                warp_hadamard(y[j], lane);
+            }
+            energy[j] = 0.0;
+            norm[j] = kUnitNorm;
+            float divisor = 1.0f;
+            if (side.norms) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    energy[j] += static_cast<double>(y[j][i]) * static_cast<double>(y[j][i]);
+                }
+                energy[j] = warp_sum_double(energy[j]);
+                norm[j] = norm_byte(static_cast<float>(sqrt(energy[j] / HD)));
+                divisor = norm[j] == 0 ? 1.0f : norm_value(norm[j]);
+            }
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                sm.unit[warp][j][lane * N + i] = y[j][i] / divisor;
+            }
+        }
+        __syncwarp();
+        for (int j = 0; j < kTokens; ++j) {
+            for (int m = 0; m < kSubspaces; m += 8) {
+                const int code = search.nearest(&sm.unit[warp][j][m * D]);
+                if (lane % 4 == 0) {
+                    sm.codes[warp][j][m + lane / 4] = static_cast<std::uint8_t>(code);
+                }
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < kTokens; ++j) {
+            int stored = norm[j];
+            if (side.norms && side.unbiased && norm[j] != 0) {
+                const float divisor = norm_value(norm[j]);
+                double projection = 0.0;
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    const int channel = lane * N + i;
+                    const float part = sm.table[sm.codes[warp][j][channel / D] * D + channel % D];
+                    projection += static_cast<double>(divisor * part) * static_cast<double>(y[j][i]);
+                }
+                projection = warp_sum_double(projection);
+                if (projection > 0) {
+                    stored = norm_byte(static_cast<float>(divisor * (energy[j] / projection)));
+                }
+            }
+            const Cell cell = find_cell(a, token0 + j, head);
+            if (cell.stored) {
+                const int granule = cell.in_page / kGranule;
+                const int in = cell.in_page % kGranule;
+                std::uint8_t* codes =
+                    cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(kSubspaces);
+                for (int m = lane; m < kSubspaces; m += 32) {
+                    codes[side.value ? v_code_offset(in, m, kSubspaces) : k_code_offset(in, m, D, kSubspaces)] =
+                        sm.codes[warp][j][m];
+                }
+                if (lane == 0) {
+                    cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes +
+                                   norm_offset(in, side.value != 0)] = static_cast<std::uint8_t>(stored);
+                }
+            }
+        }
+        __syncwarp();
+    }
+}
+
+namespace {
+
+template <int HD, int D>
+EncodeKernel entry() {
+    return {reinterpret_cast<const void*>(&encode_rows<HD, D>), kWarps, kWarps * kTokens, sizeof(EncodeShared<HD, D>)};
+}
+
+template <int HD>
+EncodeKernel entry(int sub_dim) {
+    return sub_dim == 2 ? entry<HD, 2>() : sub_dim == 4 ? entry<HD, 4>() : entry<HD, 8>();
+}
+
+}  // namespace
+
+EncodeKernel encode_kernel(int head_dim, int sub_dim) {
+    return head_dim == 64 ? entry<64>(sub_dim) : head_dim == 128 ? entry<128>(sub_dim) : entry<256>(sub_dim);
+}
+
+}  // namespace vecinfer::cuda

@@ -1,0 +1,56 @@
+// What the encoding kernels read and write; checked by encode.cc before a launch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "vecinfer/cuda.h"
+
+namespace vecinfer::cuda {
+
+struct EncodeSide {
+    const void* x;
+    std::int64_t token_stride;
+    std::int64_t head_stride;
+    const std::uint32_t* words;  // see codec/cuda/tables.h
+    const float* scales;         // [num_kv_heads]
+    const float* inverse;        // layout (num_kv_heads, HD), null: 1
+    const float* center;         // likewise, null: 0
+    std::uint16_t* window;       // null: none
+    std::int64_t codes_offset;   // in a head page
+    int value;                   // 1: values
+    int hadamard;
+    int norms;
+    int unbiased;
+};
+
+struct EncodeArgs {
+    EncodeSide side;
+    Number type;
+    int num_tokens;
+    int num_kv_heads;
+
+    std::uint8_t* pages;
+    std::int64_t page_bytes;
+    std::int64_t head_bytes;
+    std::int64_t norm_offset;
+    int page_size;
+    const std::int64_t* slots;
+
+    int window_rows;
+    int sink;
+    const std::int32_t* window_slots;
+    const std::int32_t* positions;
+    const std::int32_t* sequences;
+    const std::int32_t* kv_lens;
+};
+
+struct EncodeKernel {
+    const void* function;
+    int warps;
+    int tokens;  // of one head and side that a block takes
+    std::size_t shared_bytes;
+};
+EncodeKernel encode_kernel(int head_dim, int sub_dim);
+
+}  // namespace vecinfer::cuda

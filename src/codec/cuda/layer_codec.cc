@@ -1,0 +1,127 @@
+#include <algorithm>
+
+#include "codec/cuda/layout.h"
+#include "codec/cuda/tables.h"
+#include "sidecar/guard.h"
+
+namespace vecinfer::cuda {
+namespace {
+
+std::string unsupported_part(const RowCodec& codec) {
+    const CodecSpec& spec = codec.spec();
+    if (spec.kind != CodecKind::vq || spec.sub_dim < 2 || spec.code_bits != 8) {
+        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8 or d8b8", spec.sub_dim, spec.code_bits);
+    }
+    if (codec.has_book_per_subspace()) {
+        return "a codebook per subspace, expected one that subspaces share";
+    }
+    if (codec.head_dim() != 64 && codec.head_dim() != 128 && codec.head_dim() != 256) {
+        return fmt::format("head_dim {}, expected 64, 128 or 256", codec.head_dim());
+    }
+    for (int h = 0; h < codec.num_heads(); ++h) {
+        if (!codec.transform(h).matrix().empty()) {
+            return "a full transform, expected smooth factors, center and Hadamard alone";
+        }
+        if (codec.transform(h).has_hadamard() != codec.transform(0).has_hadamard()) {
+            return "Hadamard transforms on some heads only, expected all or none";
+        }
+    }
+    return {};
+}
+
+std::vector<float> gather(const RowCodec& codec, float otherwise, std::span<const float> (*part)(const HeadTransform&)) {
+    std::vector<float> all;
+    bool any = false;
+    for (int h = 0; h < codec.num_heads(); ++h) {
+        const std::span<const float> own = part(codec.transform(h));
+        any = any || !own.empty();
+        if (own.empty()) {
+            all.insert(all.end(), static_cast<std::size_t>(codec.head_dim()), otherwise);
+        } else {
+            all.insert(all.end(), own.begin(), own.end());
+        }
+    }
+    return any ? all : std::vector<float>();
+}
+
+Status upload_side(const RowCodec& codec, SideTables& side) {
+    std::vector<std::uint32_t> words;
+    std::vector<float> scales;
+    for (int h = 0; h < codec.num_heads(); ++h) {
+        const Codebook& book = codec.codebook(h);
+        scales.push_back(book.scale);
+        for (int i = 0; i < book.num_centroids(); ++i) {
+            const std::int8_t* centroid = book.centroids.data() + static_cast<std::ptrdiff_t>(i) * book.sub_dim;
+            for (int c = 0; c < std::max(book.sub_dim, 4); c += 4) {
+                std::uint32_t word = 0;
+                for (int b = 0; b < 4; ++b) {
+                    word |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(centroid[(c + b) % book.sub_dim])) << (8 * b);
+                }
+                words.push_back(word);
+            }
+        }
+    }
+    const std::vector<float> factors = gather(codec, 1.0f, [](const HeadTransform& t) { return t.smooth_factors(); });
+    std::vector<float> inverse(factors.size());
+    std::transform(factors.begin(), factors.end(), inverse.begin(), [](float f) { return 1.0f / f; });
+    const std::vector<float> center = gather(codec, 0.0f, [](const HeadTransform& t) { return t.center(); });
+    side.sub_dim = codec.sub_dim();
+    side.hadamard = codec.transform(0).has_hadamard();
+    side.norms = codec.has_norm();
+    side.unbiased = codec.is_unbiased();
+    side.shaped = codec.is_shaped();
+    const char* what = "copying codebooks and transforms to the device";
+    Status s = upload(words, side.words, what);
+    s = s.ok() ? upload(scales, side.scales, what) : s;
+    s = s.ok() ? upload(factors, side.factors, what) : s;
+    s = s.ok() ? upload(inverse, side.inverse, what) : s;
+    return s.ok() ? upload(center, side.center, what) : s;
+}
+
+}  // namespace
+
+Result<LayerCodec> LayerCodec::create(const RowCodec& k, const RowCodec& v) {
+    return guarded("LayerCodec", [&]() -> Result<LayerCodec> {
+        if (k.num_heads() != v.num_heads()) {
+            return argument_error("v", fmt::format("{} heads", v.num_heads()), fmt::format("{} as the keys", k.num_heads()));
+        }
+        for (const RowCodec* codec : {&k, &v}) {
+            if (const std::string part = unsupported_part(*codec); !part.empty()) {
+                return Status(ErrorCode::unsupported, fmt::format("{}: got {}", codec == &k ? "k" : "v", part));
+            }
+        }
+        if (k.head_dim() != v.head_dim()) {
+            return Status(ErrorCode::unsupported,
+                          fmt::format("v: got head_dim {}, expected {} as the keys", v.head_dim(), k.head_dim()));
+        }
+        if (!v.transform(0).smooth_factors().empty()) {
+            return Status(ErrorCode::unsupported, "v: got smooth factors, expected none on values");
+        }
+        auto tables = std::make_shared<Tables>();
+        tables->num_kv_heads = k.num_heads();
+        tables->head_dim = k.head_dim();
+        Status s = upload_side(k, tables->k);
+        s = s.ok() ? upload_side(v, tables->v) : s;
+        if (!s.ok()) {
+            return s;
+        }
+        LayerCodec codec;
+        codec.tables_ = std::move(tables);
+        return codec;
+    });
+}
+
+int LayerCodec::num_kv_heads() const noexcept {
+    return tables_->num_kv_heads;
+}
+
+int LayerCodec::head_dim() const noexcept {
+    return tables_->head_dim;
+}
+
+std::size_t LayerCodec::page_bytes(int page_size) const noexcept {
+    return head_page(tables_->head_dim / tables_->k.sub_dim, tables_->head_dim / tables_->v.sub_dim, page_size).bytes() *
+           static_cast<std::size_t>(tables_->num_kv_heads);
+}
+
+}  // namespace vecinfer::cuda

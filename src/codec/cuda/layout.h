@@ -1,0 +1,75 @@
+// Byte layout of a packed cache on a GPU. The only place that knows it, for host and device.
+//
+//   cache     = num_pages x page             a page holds page_size cells of one sequence, page_size a multiple of 16
+//   page      = num_kv_heads x head page
+//   head page = [K codes][V codes][norms]    each granule after granule
+//   granule   = 16 cells of one head, in the order in which the lanes of a warp read them: 16 bytes per lane and load
+//   K codes   lane (g, t) = 4 g + t has the cells g and g + 8 and of each the channels that it needs for the A fragments of
+//             mma.m16n8k32 once every code is replaced by the int8 values of its centroid: of every 32 channels two times four,
+//             of sub_dim 2 and 4 those at 4t and 16 + 4t, of sub_dim 8 those at 8t
+//   V codes   lane (g, t) has the subspaces congruent to g modulo 8 and of each the cells 2t, 2t + 8, 2t + 1, 2t + 9
+//   norms     word g: norm bytes (codec.h: encode_norm) of K cell g, K cell g + 8, V cell g, V cell g + 8
+//
+// A contiguous cache has one page per sequence. A page without norms does not exist: a codec without norms stores 128, which
+// is 1.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define VECINFER_HD __host__ __device__
+#else
+#define VECINFER_HD
+#endif
+
+namespace vecinfer::cuda {
+
+inline constexpr int kGranule = 16;    // cells
+inline constexpr int kNormBytes = 32;  // of a granule: K and V
+inline constexpr std::uint8_t kUnitNorm = 128;
+
+/// Bytes of one granule's codes on one side: (head_dim / sub_dim) codes of 8 bits for each of 16 cells.
+VECINFER_HD constexpr int granule_bytes(int num_subspaces) {
+    return num_subspaces * kGranule;
+}
+
+/// Byte i of a lane's share of a granule. Loads are 16 bytes wide, or as wide as the share if that is less.
+VECINFER_HD constexpr int lane_byte(int lane, int i, int share) {
+    const int width = share < 16 ? share : 16;
+    return i / width * width * 32 + lane * width + i % width;
+}
+
+/// Where the code of (cell, subspace) lies in a granule of K codes.
+VECINFER_HD constexpr int k_code_offset(int cell, int subspace, int sub_dim, int num_subspaces) {
+    const int t = sub_dim == 2 ? subspace / 2 % 4 : subspace % 4;
+    const int i = sub_dim == 2 ? subspace / 8 * 2 + subspace % 2 : subspace / 4;
+    return lane_byte(cell % 8 * 4 + t, cell / 8 * (num_subspaces / 4) + i, num_subspaces / 2);
+}
+
+VECINFER_HD constexpr int v_code_offset(int cell, int subspace, int num_subspaces) {
+    const int lane = subspace % 8 * 4 + cell % 8 / 2;
+    return lane_byte(lane, subspace / 8 * 4 + cell % 2 * 2 + cell / 8, num_subspaces / 2);
+}
+
+VECINFER_HD constexpr int norm_offset(int cell, bool value) {
+    return cell % 8 * 4 + (value ? 2 : 0) + cell / 8;
+}
+
+/// Head page of page_size cells.
+struct HeadPage {
+    std::size_t k_codes = 0;  // bytes of K codes, which come first
+    std::size_t v_codes = 0;
+    std::size_t norms = 0;
+
+    VECINFER_HD constexpr std::size_t v_offset() const { return k_codes; }
+    VECINFER_HD constexpr std::size_t norm_offset() const { return k_codes + v_codes; }
+    VECINFER_HD constexpr std::size_t bytes() const { return k_codes + v_codes + norms; }
+};
+
+VECINFER_HD constexpr HeadPage head_page(int k_subspaces, int v_subspaces, int page_size) {
+    const std::size_t granules = static_cast<std::size_t>(page_size) / kGranule;
+    return {granules * granule_bytes(k_subspaces), granules * granule_bytes(v_subspaces), granules * kNormBytes};
+}
+
+}  // namespace vecinfer::cuda

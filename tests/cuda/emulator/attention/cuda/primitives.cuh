@@ -1,0 +1,103 @@
+// Stands in for src/attention/cuda/primitives.cuh in the emulated build: what is inline assembly there.
+#pragma once
+
+#include "../../device_language.h"
+
+#define VECINFER_EMULATED
+#include_next "attention/cuda/primitives.cuh"
+
+namespace vecinfer::cuda {
+
+using emulator::Deposit;
+
+inline float exp2_fast(float x) {
+    return std::exp2(x);
+}
+inline float log2_fast(float x) {
+    return std::log2(x);
+}
+inline uint4 load_stream(const uint4* p) {
+    return *p;
+}
+inline uint2 load_stream(const uint2* p) {
+    return *p;
+}
+inline std::uint32_t load_stream(const std::uint32_t* p) {
+    return *p;
+}
+
+/// Products of a 16 x 32 A and a 32 x 8 B of bytes: this lane's four sums.
+template <bool UnsignedB>
+void mma_bytes(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+               std::uint32_t b1) {
+    const Deposit* all = emulator::meet({{a0, a1, a2, a3, b0, b1}});
+    const int g = emulator::lane() >> 2;
+    const int t = emulator::lane() & 3;
+    for (int e = 0; e < 4; ++e) {
+        const int row_half = e / 2;
+        const int column = 2 * t + e % 2;
+        for (int k = 0; k < 32; ++k) {
+            const std::uint32_t a = all[g * 4 + k % 16 / 4].word[row_half + k / 16 * 2] >> (8 * (k % 4)) & 0xff;
+            const std::uint32_t b = all[column * 4 + k % 16 / 4].word[4 + k / 16] >> (8 * (k % 4)) & 0xff;
+            c[e] += static_cast<std::int8_t>(a) * (UnsignedB ? static_cast<int>(b) : static_cast<std::int8_t>(b));
+        }
+    }
+}
+inline void mma_s8s8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                     std::uint32_t b1) {
+    mma_bytes<false>(c, a0, a1, a2, a3, b0, b1);
+}
+inline void mma_s8s8_first(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                           std::uint32_t b1) {
+    c[0] = c[1] = c[2] = c[3] = 0;
+    mma_bytes<false>(c, a0, a1, a2, a3, b0, b1);
+}
+inline void mma_s8u8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                     std::uint32_t b1) {
+    mma_bytes<true>(c, a0, a1, a2, a3, b0, b1);
+}
+
+inline float half_at(std::uint32_t word, int i) {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> (16 * i) & 0xffff)));
+}
+
+inline void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                    std::uint32_t b1) {
+    const Deposit* all = emulator::meet({{a0, a1, a2, a3, b0, b1}});
+    const int g = emulator::lane() >> 2;
+    const int t = emulator::lane() & 3;
+    for (int e = 0; e < 4; ++e) {
+        for (int k = 0; k < 16; ++k) {
+            const int from = k % 8 / 2;
+            c[e] += half_at(all[g * 4 + from].word[e / 2 + k / 8 * 2], k % 2) *
+                    half_at(all[(2 * t + e % 2) * 4 + from].word[4 + k / 8], k % 2);
+        }
+    }
+}
+
+inline void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, float c0, float c1) {
+    const Deposit* all = emulator::meet({{a0, a1, b0}});
+    const int g = emulator::lane() >> 2;
+    const int t = emulator::lane() & 3;
+    for (int e = 0; e < 4; ++e) {
+        d[e] = e < 2 ? c0 : c1;
+        for (int k = 0; k < 8; ++k) {
+            d[e] += half_at(all[g * 4 + k / 2].word[e / 2], k % 2) * half_at(all[(2 * t + e % 2) * 4 + k / 2].word[2], k % 2);
+        }
+    }
+}
+
+template <int Offset>
+std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
+    std::uint32_t r;
+    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * b) & 0xff) + Offset), 4);
+    return r;
+}
+template <int Offset>
+uint2 look_up_two(std::uint32_t w, int b, std::uint32_t base) {
+    uint2 r;
+    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * b) & 0xff) + Offset), 8);
+    return r;
+}
+
+}  // namespace vecinfer::cuda
