@@ -162,7 +162,8 @@ class Plan(unittest.TestCase):
     def test_every_row_of_the_bias_model_exists_for_the_plain_one(self):
         self.assertEqual([r.labels for r in plan.bias("smollm2")], [r.labels for r in plan.bias("smollm2-bias")])
 
-    def test_windows_are_left_out_of_calibrations(self):
+    def test_windows_and_encoding_are_left_out_of_calibrations(self):
+        self.assertEqual(plan.calibrated_scheme("vecinfer:k3v3,encode=unbiased,scope=head"), "vecinfer:k3v3,scope=head")
         self.assertEqual(plan.calibrated_scheme("vecinfer:k2v2,recent=0,norm=none,sink=8"), "vecinfer:k2v2,norm=none")
 
 

@@ -20,7 +20,7 @@ HEADINGS = {
 ABOUT = {
     "schemes": "Every family at its default window. *stored*: bits per value of codes, scales and norms, what each further token "
                "takes; *at N*: with window and codebooks, everything shared out over one sequence of N tokens. Peers of llama.cpp "
-               "keep no window. Rows marked \u2022 have no other row with both fewer effective bits (at {context} tokens, the model's "
+               "keep no window. The paper's recipe is `{paper}`. Rows marked \u2022 have no other row with both fewer effective bits (at {context} tokens, the model's "
                "context) and a lower mean KLD.",
     "calibration": "`vecinfer:k2v2`; a chunk is {calibration_context} tokens; 0 is data-free.",
     "sides": "Mean KLD of `vecinfer:k<row>v<column>`, calibrated; widths in bits, rows keys, columns values.",
@@ -163,7 +163,7 @@ class Page:
 
     def about(self, group, contexts):
         return ABOUT[group].format(context=contexts, calibration_context=plan.CALIBRATION_CONTEXT, factor=key_bias.FACTOR,
-                                   pairs=key_bias.PAIRS) + "\n"
+                                   pairs=key_bias.PAIRS, paper=plan.PAPER) + "\n"
 
     def how(self):
         results = [r for r in self.store.by_identity.values()]

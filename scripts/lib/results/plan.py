@@ -58,8 +58,9 @@ class Row:
 
 
 def calibrated_scheme(scheme):
-    """The part of a scheme that a calibration depends on: a window changes what is read from codes, not the codes."""
-    return re.sub(r",(recent|sink|prefill)=[a-z0-9]+", "", scheme)
+    """The part of a scheme that a calibration depends on: a window changes what is read from codes, not the codes; and codebooks
+    for shaped encoding serve unbiased encoding as well."""
+    return re.sub(r",(recent=\d+|sink=\d+|prefill=[a-z]+|encode=unbiased)", "", scheme)
 
 
 def calibrated(model, scheme, chunks=CALIBRATION_CHUNKS, train=CALIBRATION_TEXT, text=TEST_TEXT):
@@ -127,10 +128,10 @@ def codebooks(model):
     sizes = (("2", "d1b2: 4 centroids", "k=d1b2,v=d1b2", 1), ("2", "d4b8: 256 centroids", "k2v2", 1),
              ("4", "d1b4: 16 centroids", "k=d1b4,v=d1b4", 1), ("4", "d2b8: 256 centroids", "k4v4", 1),
              ("3", "d1b3: 8 centroids", "k=d1b3,v=d1b3", 2), ("3", "d4b12: 4096 centroids", "k3v3", 2))
-    rows = [Row((bits, codec, "one per KV head"), calibrated(model, f"vecinfer:{widths},encode=unbiased"), tier)
+    rows = [Row((bits, codec, "one per layer"), calibrated(model, f"vecinfer:{widths},encode=unbiased"), tier)
             for bits, codec, widths, tier in sizes]
-    for scope in ("layer", "subspace"):
-        rows.append(Row(("2", "d4b8: 256 centroids", f"one per {scope}"),
+    for scope, name in (("head", "KV head"), ("subspace", "KV head and subspace")):
+        rows.append(Row(("2", "d4b8: 256 centroids", f"one per {name}"),
                         calibrated(model, f"vecinfer:k2v2,encode=unbiased,scope={scope}")))
     rows.append(Row(("2", "d4b8: 256 centroids", "universal, data-free"), free(model, "vecinfer:k2v2")))
     return rows
