@@ -12,7 +12,8 @@ FOOTPRINTS = (8192, 32768)  # contexts at which window and codebooks are shared 
 MODELS = {
     "smollm2": {"title": "SmolLM2-135M-Instruct (Q4_1)", "short": "SmolLM2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf", "chunks": 3},
     "gemma3": {"title": "gemma-3-270m (Q4_K_M)", "short": "gemma-3", "file": "gemma-3-270m-q4_k_m.gguf", "chunks": 2},
-    "smollm2-bias": {"title": "SmolLM2-135M-Instruct with key biases", "short": "SmolLM2 + biases", "file": "smollm2-bias.gguf", "chunks": 3},
+    "smollm2-bias": {"title": "SmolLM2-135M-Instruct with key biases", "short": "SmolLM2 + biases", "file": "smollm2-bias.gguf",
+                     "chunks": 3},
 }
 TEST_TEXT = "wiki"
 CALIBRATION_TEXT = "pride"
