@@ -119,6 +119,9 @@ class Program(unittest.TestCase):
         before = len(self.calls("llama-perplexity"))
         with open(self.path / "bin" / "libggml-vecinfer.so", "a") as plugin:
             plugin.write("# changed")
+        known = self.run_jobs("--group", "windows", "--model", "smollm2", "--known", str(self.path / "out" / "jobs"))
+        self.assertEqual(known.returncode, 0, known.stderr)
+        self.assertEqual(len(self.calls("llama-perplexity")), before)  # unless what is known will do
         self.run_jobs("--group", "windows", "--model", "smollm2")
         self.assertEqual(len(self.calls("llama-perplexity")), before + 1 + len(plan.windows("smollm2")))
 
