@@ -119,6 +119,9 @@ class Program(unittest.TestCase):
         before = len(self.calls("llama-perplexity"))
         with open(self.path / "bin" / "libggml-vecinfer.so", "a") as plugin:
             plugin.write("# changed")
+        known = self.run_jobs("--group", "windows", "--model", "smollm2", "--known", str(self.path / "out" / "jobs"))
+        self.assertEqual(known.returncode, 0, known.stderr)
+        self.assertEqual(len(self.calls("llama-perplexity")), before)  # unless what is known will do
         self.run_jobs("--group", "windows", "--model", "smollm2")
         self.assertEqual(len(self.calls("llama-perplexity")), before + 1 + len(plan.windows("smollm2")))
 
@@ -162,7 +165,8 @@ class Plan(unittest.TestCase):
     def test_every_row_of_the_bias_model_exists_for_the_plain_one(self):
         self.assertEqual([r.labels for r in plan.bias("smollm2")], [r.labels for r in plan.bias("smollm2-bias")])
 
-    def test_windows_are_left_out_of_calibrations(self):
+    def test_windows_and_encoding_are_left_out_of_calibrations(self):
+        self.assertEqual(plan.calibrated_scheme("vecinfer:k3v3,encode=unbiased,scope=head"), "vecinfer:k3v3,scope=head")
         self.assertEqual(plan.calibrated_scheme("vecinfer:k2v2,recent=0,norm=none,sink=8"), "vecinfer:k2v2,norm=none")
 
 

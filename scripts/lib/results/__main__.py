@@ -64,6 +64,8 @@ def parse():
     run.add_argument("--minutes", type=float, help="stop after this time; the next run goes on")
     run.add_argument("--chunks", type=at_least_one, help="chunks of test text in place of the models' defaults")
     run.add_argument("--most-calibration-chunks", type=at_least_one, help="for trials: calibrate on no more than this")
+    run.add_argument("--known", type=existing_folder, action="append", default=[],
+                     help="results or data files of earlier builds: their rows are not measured again; may be repeated")
     run.add_argument("--present", action="store_true", help="leave out models that are not in the folder of models")
     run.add_argument("--commit", help="what was built (default: asks git)")
     run.set_defaults(do=do_run)
@@ -114,7 +116,10 @@ def do_run(args):
                                chunks=args.chunks, calibration_chunks=args.most_calibration_chunks)
     run = runner.Runner(tools.Tools(args.bin), settings)
     names = [m for m in args.model if not args.present or run.can_have(m)]
-    return 0 if run.run(plan.jobs(args.group, names, range(1, args.tier + 1))) else 1
+    known = store.Store([r for folder in args.known for r in store.read_jobs(folder) + store.read_data(folder)])
+    jobs = [job for job in plan.jobs(args.group, names, range(1, args.tier + 1))
+            if not (found := known.find(job)) or found["chunks"] < run.chunks(job)]
+    return 0 if run.run(jobs) else 1
 
 
 def do_texts(args):

@@ -20,8 +20,8 @@ HEADINGS = {
 ABOUT = {
     "schemes": "Every family at its default window. *stored*: bits per value of codes, scales and norms, what each further token "
                "takes; *at N*: with window and codebooks, everything shared out over one sequence of N tokens. Peers of llama.cpp "
-               "keep no window. Rows marked \u2022 have no other row with both fewer effective bits (at {context} tokens, the model's "
-               "context) and a lower mean KLD.",
+               "keep no window. The paper's recipe is `{paper}`. Rows marked \u2022 have no other row with both fewer "
+               "effective bits (at {context} tokens, the model's context) and a lower mean KLD.",
     "calibration": "`vecinfer:k2v2`; a chunk is {calibration_context} tokens; 0 is data-free.",
     "sides": "Mean KLD of `vecinfer:k<row>v<column>`, calibrated; widths in bits, rows keys, columns values.",
     "transforms": "`vecinfer` with `kt=` as given and all else at its calibrated defaults (`vt=hadamard,norm=vector,encode=shaped`); "
@@ -31,7 +31,8 @@ ABOUT = {
             "unchanged model.",
     "windows": "`vecinfer:k2v2`, calibrated at the default window (`recent=128,sink=4`).",
     "codebooks": "`vecinfer`, calibrated, `encode=unbiased` throughout, as codes of single channels cannot be shaped.",
-    "texts": "Mean KLD of `vecinfer:k2v2`; rows: what the codebooks were calibrated on, columns: the text measured, another one of its kind.",
+    "texts": "Mean KLD of `vecinfer:k2v2`; rows: what the codebooks were calibrated on, columns: the text "
+             "measured, another one of its kind.",
 }
 MODEL_CONTEXT = {"smollm2": 8192, "gemma3": 32768, "smollm2-bias": 8192}
 
@@ -163,7 +164,7 @@ class Page:
 
     def about(self, group, contexts):
         return ABOUT[group].format(context=contexts, calibration_context=plan.CALIBRATION_CONTEXT, factor=key_bias.FACTOR,
-                                   pairs=key_bias.PAIRS) + "\n"
+                                   pairs=key_bias.PAIRS, paper=plan.PAPER) + "\n"
 
     def how(self):
         results = [r for r in self.store.by_identity.values()]
@@ -171,12 +172,12 @@ class Page:
         commits = sorted({r["commit"] for r in results})
         files = ", ".join(f"[{g}](schemes_{g}.json)" for g in plan.GROUPS
                           if any(self.store.rows(g, m) for m in plan.models_of(g)))
-        return (f"Stock `llama-perplexity -c {plan.CONTEXT} -ub {plan.MICRO_BATCH} -fa on`, second half of every chunk scored, so all but "
-                f"the window and the current {plan.MICRO_BATCH} tokens are read from codes. Base: the f16 cache of the stock CPU backend. "
-                "Unless said otherwise the text is the start of WikiText-2's raw test split, and calibrations saw the end of *Pride and "
-                "Prejudice*, never the test text. KLD: Kullback-Leibler divergence of next-token distributions from the base's in nats, "
-                "mean \u00b1 standard error over tokens. All rows of a table share their text, so differences between rows are more certain "
-                f"than the standard errors say. Measured on {'; '.join(machines)}; commit {', '.join(commits)}. "
+        return (f"Stock `llama-perplexity -c {plan.CONTEXT} -ub {plan.MICRO_BATCH} -fa on`, second half of every chunk scored, so "
+                f"all but the window and the current {plan.MICRO_BATCH} tokens are read from codes. Base: the f16 cache of the stock "
+                "CPU backend. Unless said otherwise the text is the start of WikiText-2's raw test split, and calibrations saw the "
+                "end of *Pride and Prejudice*, never the test text. KLD: Kullback-Leibler divergence of next-token distributions "
+                "from the base's in nats, mean \u00b1 standard error over tokens. All rows of a table share their text, so differences "
+                f"between rows are more certain than the standard errors say. Measured on {'; '.join(machines)}; commit {', '.join(commits)}. "
                 f"Data: {files}. `scripts/results` repeats everything.\n")
 
     def full_table(self, group, model, names, with_bits=True):

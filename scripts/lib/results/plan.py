@@ -12,7 +12,8 @@ FOOTPRINTS = (8192, 32768)  # contexts at which window and codebooks are shared 
 MODELS = {
     "smollm2": {"title": "SmolLM2-135M-Instruct (Q4_1)", "short": "SmolLM2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf", "chunks": 3},
     "gemma3": {"title": "gemma-3-270m (Q4_K_M)", "short": "gemma-3", "file": "gemma-3-270m-q4_k_m.gguf", "chunks": 2},
-    "smollm2-bias": {"title": "SmolLM2-135M-Instruct with key biases", "short": "SmolLM2 + biases", "file": "smollm2-bias.gguf", "chunks": 3},
+    "smollm2-bias": {"title": "SmolLM2-135M-Instruct with key biases", "short": "SmolLM2 + biases", "file": "smollm2-bias.gguf",
+                     "chunks": 3},
 }
 TEST_TEXT = "wiki"
 CALIBRATION_TEXT = "pride"
@@ -58,8 +59,9 @@ class Row:
 
 
 def calibrated_scheme(scheme):
-    """The part of a scheme that a calibration depends on: a window changes what is read from codes, not the codes."""
-    return re.sub(r",(recent|sink|prefill)=[a-z0-9]+", "", scheme)
+    """The part of a scheme that a calibration depends on: a window changes what is read from codes, not the codes; and codebooks
+    for shaped encoding serve unbiased encoding as well."""
+    return re.sub(r",(recent=\d+|sink=\d+|prefill=[a-z]+|encode=unbiased)", "", scheme)
 
 
 def calibrated(model, scheme, chunks=CALIBRATION_CHUNKS, train=CALIBRATION_TEXT, text=TEST_TEXT):
@@ -127,10 +129,10 @@ def codebooks(model):
     sizes = (("2", "d1b2: 4 centroids", "k=d1b2,v=d1b2", 1), ("2", "d4b8: 256 centroids", "k2v2", 1),
              ("4", "d1b4: 16 centroids", "k=d1b4,v=d1b4", 1), ("4", "d2b8: 256 centroids", "k4v4", 1),
              ("3", "d1b3: 8 centroids", "k=d1b3,v=d1b3", 2), ("3", "d4b12: 4096 centroids", "k3v3", 2))
-    rows = [Row((bits, codec, "one per KV head"), calibrated(model, f"vecinfer:{widths},encode=unbiased"), tier)
+    rows = [Row((bits, codec, "one per layer"), calibrated(model, f"vecinfer:{widths},encode=unbiased"), tier)
             for bits, codec, widths, tier in sizes]
-    for scope in ("layer", "subspace"):
-        rows.append(Row(("2", "d4b8: 256 centroids", f"one per {scope}"),
+    for scope, name in (("head", "KV head"), ("subspace", "KV head and subspace")):
+        rows.append(Row(("2", "d4b8: 256 centroids", f"one per {name}"),
                         calibrated(model, f"vecinfer:k2v2,encode=unbiased,scope={scope}")))
     rows.append(Row(("2", "d4b8: 256 centroids", "universal, data-free"), free(model, "vecinfer:k2v2")))
     return rows

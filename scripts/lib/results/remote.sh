@@ -3,7 +3,7 @@
 #
 # In the folder that `scripts/results bundle` filled, on a machine without a build tree: keeps what has arrived so far in WORK, puts
 # models together once all their pieces are there, measures on the models that are complete, and leaves the results in OUT. The
-# folder may arrive in parts, one after the other.
+# folder may arrive in parts, one after the other. Rows with results in `known` are not measured again.
 #
 # Environment:
 #   WORK   programs, models and results of all calls (default: /tmp/vecinfer-results)
@@ -16,7 +16,7 @@ minutes="$1"
 shift
 
 mkdir -p "$work/pieces" "$work/models" "$work/state/jobs"
-for part in bin lib texts; do
+for part in bin lib texts known; do
     if [ -d "$here/$part" ]; then
         rm -rf "${work:?}/$part"
         cp -r "$here/$part" "$work/$part"
@@ -41,8 +41,10 @@ done
 ls -l "$work/models" "$work/pieces"
 [ "$minutes" != 0 ] || exit 0
 
+options=()
+[ ! -d "$work/known" ] || options+=(--known "$work/known")
 rc=0
 python3 -B "$work/lib" run --present --bin "$work/bin" --models "$work/models" --texts "$work/texts" --out "$work/state" \
-    --minutes "$minutes" "$@" 2>&1 | tee "$out/run.log" || rc=$?
+    --minutes "$minutes" "${options[@]}" "$@" 2>&1 | tee "$out/run.log" || rc=$?
 tar -C "$work/state" -czf "$out/jobs.tgz" jobs
 exit "$rc"

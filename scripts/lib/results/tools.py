@@ -131,5 +131,5 @@ def machine():
                 break
     except OSError:
         pass
-    isa = next((i for i in ("avx512_vbmi", "avx512f", "avx2") if i in flags), "none of avx2, avx512")
+    isa = next((i for i in ("avx512vbmi", "avx512f", "avx2") if i in flags), "none of avx2, avx512")
     return {"cpu": cpu, "cpus": len(os.sched_getaffinity(0)), "isa": isa}
