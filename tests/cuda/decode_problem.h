@@ -34,7 +34,7 @@ struct DecodeCase {
     float query_magnitude = 1.0f;
     int norm_low = 116;  // norm bytes are drawn from [norm_low, norm_high]
     int norm_high = 136;
-    int zero_norms = 0;  // besides, every n-th is 0
+    int zero_norms = 0;   // besides, every n-th is 0
     double bound = 3e-4;  // relative error of f32 outputs
     unsigned seed = 1;
 };
