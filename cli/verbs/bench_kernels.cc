@@ -32,6 +32,7 @@ int run_bench_kernels(const VerbCall& call) {
     std::string tools_dir;
     int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     int repeats = 7;
+    int tokens = 1;
     bool dry_run = false;
     CLI::App app{"Measures the attention kernels against ggml's f16 flash attention on the CPU.", "vecinfer bench-kernels"};
     app.add_option("--shape", shapes, "query heads/KV heads x head_dim (default 9/3x64 and 32/8x128)")
@@ -43,6 +44,9 @@ int run_bench_kernels(const VerbCall& call) {
     app.add_option("-s,--scheme", schemes, fmt::format("scheme (default {})", kDefaultScheme))
         ->allow_extra_args(false)
         ->type_name("SCHEME");
+    app.add_option("--tokens", tokens, "query tokens of a call, the last of the context (default 1)")
+        ->check(CLI::Range(1, 1 << 14))
+        ->type_name("N");
     app.add_option("-t,--threads", threads, "threads (default: all cores)")->check(CLI::Range(1, 512))->type_name("N");
     app.add_option("--repeats", repeats, "rounds whose median is taken (default 7)")->check(CLI::Range(1, 1000))->type_name("N");
     app.add_option("--tools-dir", tools_dir,
@@ -59,7 +63,8 @@ int run_bench_kernels(const VerbCall& call) {
         return fail(helper.status().message());
     }
     Launch launch{.program = helper.value(),
-                  .argv = {helper->string(), "--threads", std::to_string(threads), "--repeats", std::to_string(repeats)}};
+                  .argv = {helper->string(), "--threads", std::to_string(threads), "--repeats", std::to_string(repeats),
+                           "--tokens", std::to_string(tokens)}};
     for (const auto& [option, values] :
          {std::pair("--shape", &shapes), std::pair("--kv-len", &lengths), std::pair("--scheme", &schemes)}) {
         for (const std::string& value : *values) {

@@ -93,6 +93,9 @@ Status check_writable(const fs::path& out) {
     if (fs::is_directory(out, error)) {
         return Status(ErrorCode::io_error, fmt::format("out: {} is a folder, expected a file name", out.string()));
     }
+    if (fs::exists(out, error) && !fs::is_regular_file(out, error)) {
+        return Status(ErrorCode::io_error, fmt::format("out: {} is a device or pipe, expected a file name", out.string()));
+    }
     std::string trial = (folder / ".vecinfer-trial-XXXXXX").string();
     const int file = mkstemp(trial.data());
     if (file < 0) {
@@ -179,7 +182,10 @@ void add_options(CLI::App& app, Options& options) {
     app.add_option("--seed", options.seed, "seed of the codebook training (default 0)")->check(is_natural)->type_name("N");
     app.add_option("-t,--threads", options.threads, "threads (default: all cores)")->check(CLI::Range(1, 4096))->type_name("N");
     app.add_option("--target-bits", options.target_bits, "choose widths per layer, this many code bits per value on average")
-        ->check(CLI::Range(0.5, 16.0))
+        ->check([](const std::string& text) {
+            const double bits = std::strtod(text.c_str(), nullptr);
+            return bits >= 0.5 && bits <= 16 ? "" : "--target-bits: got " + text + ", expected 0.5 to 16";
+        })
         ->type_name("BITS");
     app.add_option("--widths", options.widths, "with --target-bits: widths to choose from (default 1,2,4)")
         ->delimiter(',')

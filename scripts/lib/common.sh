@@ -161,5 +161,5 @@ model_path() {
 
 # in_build <preset> <file name>: the newest regular file of that name in a build folder, or nothing.
 in_build() {
-    find "$VECINFER_ROOT/build/$1" -name CMakeFiles -prune -o -name "$2" -type f -print 2>/dev/null | head -n 1
+    find "$VECINFER_ROOT/build/$1" -name CMakeFiles -prune -o -name "$2" -type f -print 2>/dev/null | head -n 1 || true
 }

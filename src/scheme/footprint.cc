@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "cache/layout.h"
 #include "vecinfer/cache.h"
 #include "vecinfer/scheme.h"
 
@@ -60,9 +61,8 @@ void add_side(const Scheme& scheme, const CodecSpec& spec, int num_heads, int he
     totals.values_per_token += row_dim;
     totals.code_bits_per_token += row_dim / static_cast<std::size_t>(spec.sub_dim) * static_cast<std::size_t>(spec.code_bits);
     totals.code_bytes_per_token += geometry.row_bytes();
-    // A window row is its f16 values and the cell and position it belongs to.
     totals.window_bytes +=
-        static_cast<std::size_t>(geometry.window_rows()) * (sizeof(std::uint16_t) * row_dim + 2 * sizeof(std::int32_t));
+        static_cast<std::size_t>(geometry.window_rows()) * (sizeof(std::uint16_t) * row_dim + sizeof(layout::Slot));
     totals.cache_bytes += geometry.total_bytes();
 }
 

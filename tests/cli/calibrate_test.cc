@@ -41,6 +41,21 @@ TEST_F(CalibrateTest, TargetBitsAreHandedOnWithTheirWidths) {
     EXPECT_THAT(vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt", "--dry-run"}).out, Not(HasSubstr("--widths")));
 }
 
+TEST_F(CalibrateTest, TextsAreUtf8) {
+    const std::pair<const char*, int> bad[] = {{"caf\xe9 au lait", 4}, {"ab\xff\xfe", 2},   {"cut \xe2\x82", 6},
+                                               {"\xc0\x80", 0},        {"\xed\xa0\x80", 1}, {"\xf4\x90\x80\x80", 1}};
+    for (const auto& [text, byte] : bad) {
+        write("bad.txt", text);
+        expect_failure({"-m", "my model.gguf", "-f", "bad.txt"}, 1, "text: bad.txt is not UTF-8 at byte " + std::to_string(byte));
+    }
+    write("good.txt", "na\u00efve \u20ac \U0001f600 \u4e2d");
+    EXPECT_EQ(vecinfer({"calibrate", "-m", "my model.gguf", "-f", "good.txt", "--dry-run"}).exit_code, 0);
+}
+
+TEST_F(CalibrateTest, DevicesAreNotReplaced) {
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "/dev/null"}, 1, "out: /dev/null is a device or pipe");
+}
+
 TEST_F(CalibrateTest, ImpossibleTargetBits) {
     const auto fails = [&](const std::vector<std::string>& options, const std::string& message) {
         std::vector<std::string> arguments = {"-m", "my model.gguf", "-f", "text.txt"};
@@ -49,6 +64,7 @@ TEST_F(CalibrateTest, ImpossibleTargetBits) {
     };
     fails({"--target-bits", "4.5"}, "--target-bits: got 4.5, expected 1 to 4, as the widths 1,2,4 allow");
     fails({"--target-bits", "1.5", "--widths", "2,4"}, "--target-bits: got 1.5, expected 2 to 4");
+    fails({"--target-bits", "nan"}, "--target-bits: got nan, expected 0.5 to 16");
     fails({"--target-bits", "2.5", "--widths", "2,7"}, "--widths: scheme: width: got 7");
     fails({"--target-bits", "2.5", "--scheme", "vecinfer:k2v2,layers=0:f16"}, "one without layers=");
     fails({"--target-bits", "2.5", "--widths", "3,4", "--scheme", "innerq:k3v3"}, "widths of a family with codebooks");

@@ -400,7 +400,7 @@ TEST(Footprint, CountsNormsWindowAndCodebooks) {
     EXPECT_EQ(8 * f.code_bytes_per_token / values, 2.125);  // one norm byte per 64 values
     EXPECT_EQ(f.f16_bytes_per_token, 2 * values);
     const std::size_t window_rows = 128 + kRollbackRows + kSinkSequences * 4;
-    EXPECT_EQ(f.window_bytes, 60 * window_rows * (2 * 192 + 8));
+    EXPECT_EQ(f.window_bytes, 60 * window_rows * (2 * 192 + 16));
     EXPECT_EQ(f.codebook_bytes, 256u * 4 + 4);  // the one universal codebook
     const double parts = 8192 * f.code_bytes_per_token + static_cast<double>(f.window_bytes + f.codebook_bytes);
     EXPECT_GE(8192 * f.total_bytes_per_token, parts);
