@@ -34,10 +34,10 @@ The text is plain UTF-8, of the kind that the model is used for; about 600 kB of
 measure perplexity on the same text. The other verbs find <model>.vecinfer.gguf and <model>.<anything>.vecinfer.gguf beside
 the model by themselves.
 
---target-bits measures what each width does to the model's predictions, layer by layer for keys and values apart, on text behind
-the calibrated one, and takes the best choice that stays within the target. The text is run (2 x widths - 1) x layers more times,
---measure-chunks of it. The scheme with its layers is written to the sidecar. Without --scheme the other verbs take the scheme of <model>.vecinfer.gguf;
-a file of another name has to be named (--codebooks).
+--target-bits measures what each width does to the model's predictions, layer by layer for keys and values apart, on text
+behind the calibrated one, and takes the best choice that stays within the target. --measure-chunks of text are run
+(2 x widths - 1) x layers more times. The scheme with its layers is written to the sidecar. Without --scheme the other verbs
+take the scheme of <model>.vecinfer.gguf; a file of another name has to be named (--codebooks).
 )";
 
 struct Options {
