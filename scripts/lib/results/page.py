@@ -25,7 +25,7 @@ ABOUT = {
     "calibration": "`vecinfer:k2v2`; a chunk is {calibration_context} tokens; 0 is data-free.",
     "sides": "Mean KLD of `vecinfer:k<row>v<column>`, calibrated; widths in bits, rows keys, columns values.",
     "transforms": "`vecinfer` with `kt=` as given and all else at its calibrated defaults (`vt=hadamard,norm=vector,encode=shaped`); "
-                  "the paper's setting has `vt=none,norm=none,encode=nearest,sink=0`. 1.5 bits: 4 chunks of calibration text.",
+                  "the paper's setting has `vt=none,norm=none,encode=nearest,sink=0`.",
     "bias": "A copy of SmolLM2 whose first and last layer add constants of about {factor} times a key's typical magnitude to {pairs} "
             "channels of each KV head, where RoPE turns slowest (`scripts/lib/results/key_bias.py`). *without*: the same cache on the "
             "unchanged model.",

@@ -18,6 +18,7 @@ MODELS = {
 TEST_TEXT = "wiki"
 CALIBRATION_TEXT = "pride"
 CALIBRATION_CHUNKS = 32
+FEW_CHUNKS = 8  # for groups that compare settings with one another, each with a calibration of its own
 TRANSFER_TEXTS = {"English prose": ("pride", "sherlock"), "code": ("code-train", "code-test"), "Chinese": ("zh-train", "zh-test")}
 
 PEER_BITS = {"q4_0": 4.5, "q5_1": 6.0, "q8_0": 8.5}  # blocks of 32 values with an f16 scale, q5_1 also with an f16 minimum
@@ -99,12 +100,12 @@ def with_keys(widths, kt):
 
 def transforms(model):
     """Key transforms, all else at its defaults; then the four of the paper with its norm, values and encoding."""
-    rows = [Row(("2 bits", kt), calibrated(model, with_keys("k2v2", kt))) for kt in TRANSFORMS]
+    rows = [Row(("2 bits", kt), calibrated(model, with_keys("k2v2", kt), FEW_CHUNKS)) for kt in TRANSFORMS]
     for kt in ("none", "smooth", "hadamard", "smooth+hadamard"):
         scheme = f"vecinfer:k2v2,{PAPER}".replace("smooth+hadamard", kt)
-        rows.append(Row(("2 bits, the paper's setting", kt), calibrated(model, scheme)))
+        rows.append(Row(("2 bits, the paper's setting", kt), calibrated(model, scheme, FEW_CHUNKS)))
     if model == "smollm2":  # codebooks of 4096 centroids take minutes each
-        rows += [Row(("1.5 bits", kt), calibrated(model, with_keys("k1.5v1.5", kt), chunks=4)) for kt in TRANSFORMS_AT_1_5]
+        rows += [Row(("1.5 bits", kt), calibrated(model, with_keys("k1.5v1.5", kt), FEW_CHUNKS)) for kt in TRANSFORMS_AT_1_5]
     return rows
 
 
@@ -112,10 +113,10 @@ def bias(model):
     """A model whose first and last layer have key biases; each job also exists on the model it was made from."""
     rows = []
     for w in ("k2v2", "k4v4"):
-        rows.append(Row(("vecinfer", w, "calibrated"), calibrated(model, f"vecinfer:{w}")))
+        rows.append(Row(("vecinfer", w, "calibrated"), calibrated(model, f"vecinfer:{w}", FEW_CHUNKS)))
         rows.append(Row(("vecinfer", w, "data-free"), free(model, f"vecinfer:{w}")))
         rows.append(Row(("vecinfer, the paper's recipe", w, "calibrated"), calibrated(model, f"vecinfer:{w},{PAPER}")))
-    rows += [Row((f"vecinfer, kt={kt}", "k2v2", "calibrated"), calibrated(model, with_keys("k2v2", kt)))
+    rows += [Row((f"vecinfer, kt={kt}", "k2v2", "calibrated"), calibrated(model, with_keys("k2v2", kt), FEW_CHUNKS))
              for kt in ("none", "hadamard", "smooth+hadamard", "center+hadamard")]
     rows += [Row(("million", w, "calibrated"), calibrated(model, f"million:{w}")) for w in ("k2v2", "k4v4")]
     rows += [Row(("innerq", w, "calibrated"), calibrated(model, f"innerq:{w}")) for w in ("k3v3",)]
@@ -129,11 +130,11 @@ def codebooks(model):
     sizes = (("2", "d1b2: 4 centroids", "k=d1b2,v=d1b2", 1), ("2", "d4b8: 256 centroids", "k2v2", 1),
              ("4", "d1b4: 16 centroids", "k=d1b4,v=d1b4", 1), ("4", "d2b8: 256 centroids", "k4v4", 1),
              ("3", "d1b3: 8 centroids", "k=d1b3,v=d1b3", 2), ("3", "d4b12: 4096 centroids", "k3v3", 2))
-    rows = [Row((bits, codec, "one per layer"), calibrated(model, f"vecinfer:{widths},encode=unbiased"), tier)
+    rows = [Row((bits, codec, "one per layer"), calibrated(model, f"vecinfer:{widths},encode=unbiased", FEW_CHUNKS), tier)
             for bits, codec, widths, tier in sizes]
     for scope, name in (("head", "KV head"), ("subspace", "KV head and subspace")):
         rows.append(Row(("2", "d4b8: 256 centroids", f"one per {name}"),
-                        calibrated(model, f"vecinfer:k2v2,encode=unbiased,scope={scope}")))
+                        calibrated(model, f"vecinfer:k2v2,encode=unbiased,scope={scope}", FEW_CHUNKS)))
     rows.append(Row(("2", "d4b8: 256 centroids", "universal, data-free"), free(model, "vecinfer:k2v2")))
     return rows
 
@@ -146,7 +147,7 @@ def sides(model):
     rows = []
     for k in SIDE_WIDTHS:
         for v in SIDE_WIDTHS:
-            rows.append(Row((k, v), calibrated(model, f"vecinfer:k{k}v{v}")))
+            rows.append(Row((k, v), calibrated(model, f"vecinfer:k{k}v{v}", FEW_CHUNKS)))
     return rows
 
 
