@@ -12,7 +12,8 @@ COMMON = """set encoding utf8
 set grid lc rgb '#e4e4e4' lt 1
 set border 3
 set tics nomirror
-set logscale y
+"""
+KLD_AXIS = """set logscale y
 set format y '%g'
 set mytics 10
 set ylabel 'mean KL divergence to f16 (nats)'
@@ -73,7 +74,7 @@ def families(rows, context, path):
         colour, mark = COLOURS[i % len(COLOURS)], MARKS[i % len(MARKS)]
         plots.append(f"$s{i} using 1:2 with linespoints lc rgb '{colour}' lw 1.5 pt {mark} ps 0.9 title {quoted(name)}")
         plots.append(f"$s{i} using 1:2:3 with labels left offset 0.6,0.5 font ',10' tc rgb '{colour}' notitle")
-    draw(path, script + "plot " + ", ".join(plots), width=960, height=540)
+    draw(path, KLD_AXIS + script + "plot " + ", ".join(plots), width=960, height=540)
 
 
 def lines(series, xlabel, path, logscale_x=False, levels=()):
@@ -93,7 +94,7 @@ def lines(series, xlabel, path, logscale_x=False, levels=()):
         plots.append(f"$s{i} using 1:2 with linespoints lc rgb '{COLOURS[i]}' lw 2 pt {MARKS[i]} ps 1 title {quoted(name)}")
     for i, (name, level) in enumerate(levels):
         plots.append(f"{level} with lines lc rgb '{COLOURS[i]}' lw 1.5 dt 2 title {quoted(name)}")
-    draw(path, script + "plot " + ", ".join(plots))
+    draw(path, KLD_AXIS + script + "plot " + ", ".join(plots))
 
 
 def bars(series, path):
@@ -106,4 +107,4 @@ def bars(series, path):
     script += block("d", [(quoted(label), *(values.get(label, "NaN") for _, values in series)) for label in labels])
     plots = [f"$d using {i + 2}{':xtic(1)' if i == 0 else ''} lc rgb '{COLOURS[i]}' title {quoted(name)}"
              for i, (name, _) in enumerate(series)]
-    draw(path, script + "plot " + ", ".join(plots), height=520)
+    draw(path, KLD_AXIS + script + "plot " + ", ".join(plots), height=520)
