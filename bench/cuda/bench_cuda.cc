@@ -123,10 +123,14 @@ json row(const DecodeShape& s, const std::string& kernel, const DecodeCaseData& 
             {"fraction_of_streaming", static_cast<double>(data.bytes()) / t.graph * 1e3 / limit}};
 }
 
-std::vector<DecodeShape> shapes(bool all) {
-    std::vector<DecodeShape> out = {{1, 64},    {1, 4096},  {1, 32768},  {1, 131072}, {1, 196608}, {8, 8192},
-                                    {8, 32768}, {8, 65536}, {8, 196608}, {32, 8192},  {32, 32768}};
-    if (all) {
+/// "main": the table of contexts and batches; "more": pages, heads, widths; "all": both, in this order.
+std::vector<DecodeShape> shapes(const std::string& which) {
+    std::vector<DecodeShape> out;
+    if (which != "more") {
+        out = {{1, 64},    {1, 4096},  {1, 32768},  {1, 131072}, {1, 196608}, {8, 8192},
+               {8, 32768}, {8, 65536}, {8, 196608}, {32, 8192},  {32, 32768}};
+    }
+    if (which != "main") {
         for (const int page_size : {16, 64, 128}) {
             out.push_back({.batch = 8, .context = 65536, .page_size = page_size});
         }
@@ -146,19 +150,39 @@ std::vector<DecodeShape> shapes(bool all) {
     return out;
 }
 
+std::vector<const cuda::DecodeKernel*> variants_of(const DecodeShape& s) {
+    std::vector<const cuda::DecodeKernel*> found;
+    for (const std::span<const cuda::DecodeKernel> table : {decode_variants(), decode_variants_other()}) {
+        for (const cuda::DecodeKernel& v : table) {
+            if (v.head_dim == s.head_dim && v.k_sub_dim == s.k_sub_dim && v.v_sub_dim == s.v_sub_dim &&
+                s.num_qo_heads / s.num_kv_heads * s.num_q <= v.rows && (v.general || s.page_size == 0 || s.page_size >= 64)) {
+                found.push_back(&v);
+            }
+        }
+    }
+    return found;
+}
+
+int blocks_of(const cuda::DecodeKernel& v, const cudaDeviceProp& device) {
+    return std::min(device.multiProcessorCount * v.blocks_per_multiprocessor, v.max_blocks);
+}
+
 }  // namespace
 
 int run(int argc, char** argv) {
     CLI::App app("Decode attention over packed caches on the current GPU");
     std::string out = "bench_cuda.json";
     bool with_variants = false;
-    bool quick = false;
+    bool no_encode = false;
+    std::string which = "all";
     int only = -1;
     int repeats = 30;
     app.add_option("--json", out, "result file");
     app.add_flag("--variants", with_variants, "also kernels that are not shipped");
-    app.add_flag("--quick", quick, "only the shapes of the main table");
-    app.add_option("--only", only, "one shape by its number, one launch, for a profiler; writes nothing");
+    app.add_option("--shapes", which, "main: contexts and batches; more: pages, heads, widths; all: both")
+        ->check(CLI::IsMember({"main", "more", "all"}));
+    app.add_flag("--no-encode", no_encode, "decode attention only");
+    app.add_option("--only", only, "one shape by its number in --shapes, one launch, for a profiler; writes nothing");
     app.add_option("--repeats", repeats, "timed calls per shape")->check(CLI::Range(3, 10000));
     CLI11_PARSE(app, argc, argv);
 
@@ -166,7 +190,7 @@ int run(int argc, char** argv) {
     check(cudaGetDeviceProperties(&device, 0), "device");
     cudaStream_t stream = nullptr;
     check(cudaStreamCreate(&stream), "stream");
-    const std::vector<DecodeShape> all = shapes(!quick);
+    const std::vector<DecodeShape> all = shapes(which);
     if (only >= 0) {
         if (only >= static_cast<int>(all.size())) {
             check(argument_error("--only", std::to_string(only), fmt::format("0 to {}", all.size() - 1)));
@@ -174,8 +198,8 @@ int run(int argc, char** argv) {
         const DecodeCaseData data(all[only]);
         data.launch(0, stream);
         if (with_variants) {
-            for (const cuda::DecodeKernel& v : decode_variants()) {
-                data.launch(v, device.multiProcessorCount * v.blocks_per_multiprocessor, 0, stream);
+            for (const cuda::DecodeKernel* v : variants_of(all[only])) {
+                data.launch(*v, blocks_of(*v, device), 0, stream);
             }
         }
         check(cudaDeviceSynchronize(), "launch");
@@ -184,6 +208,19 @@ int run(int argc, char** argv) {
     const double limit = streaming_limit(stream);
     fmt::print("{}, {} multiprocessors, streaming {:.3f} TB/s\n", device.name, device.multiProcessorCount, limit * 1e-12);
     json rows = json::array();
+    json encodings = json::array();
+    // After every shape: what was measured survives an interruption.
+    const auto save = [&] {
+        const json result = {{"device", device.name},    {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
+                             {"commit", build_commit()}, {"streaming_bytes_per_s", limit},
+                             {"repeats", repeats},       {"rows", rows},
+                             {"encode", encodings}};
+        std::ofstream file(out);
+        file << result.dump(1) << '\n';
+        if (!file.flush()) {
+            check(Status(ErrorCode::io_error, out + ": could not be written"));
+        }
+    };
     for (const DecodeShape& s : all) {
         const DecodeCaseData data(s);
         const auto report = [&](const std::string& kernel, const Times& t) {
@@ -195,24 +232,21 @@ int run(int argc, char** argv) {
             std::fflush(stdout);
         };
         report(data.kernel(), measure(repeats, data.copies(), stream, [&](int i) { data.launch(i % data.copies(), stream); }));
-        if (with_variants && s.head_dim == 128 && s.k_sub_dim == 4 && s.v_sub_dim == 4 &&
-            s.num_qo_heads / s.num_kv_heads * s.num_q <= 4 && (s.page_size == 0 || s.page_size >= 64)) {
-            data.launch(0, stream);
+        data.launch(0, stream);
+        check(cudaStreamSynchronize(stream), "launch");
+        const std::vector<std::uint16_t> expected = data.output();
+        for (const cuda::DecodeKernel* v : with_variants ? variants_of(s) : std::vector<const cuda::DecodeKernel*>()) {
+            const int blocks = blocks_of(*v, device);
+            const Times t =
+                measure(repeats, data.copies(), stream, [&](int i) { data.launch(*v, blocks, i % data.copies(), stream); });
+            data.launch(*v, blocks, 0, stream);
             check(cudaStreamSynchronize(stream), "launch");
-            const std::vector<std::uint16_t> expected = data.output();
-            for (const cuda::DecodeKernel& v : decode_variants()) {
-                const int blocks = device.multiProcessorCount * v.blocks_per_multiprocessor;
-                const Times t =
-                    measure(repeats, data.copies(), stream, [&](int i) { data.launch(v, blocks, i % data.copies(), stream); });
-                data.launch(v, blocks, 0, stream);
-                check(cudaStreamSynchronize(stream), "launch");
-                const double d = difference(data.output(), expected);
-                report(fmt::format("{}{}", v.name, d < 2e-3 ? "" : fmt::format(" WRONG {:.1e}", d)), t);
-            }
+            const double d = difference(data.output(), expected);
+            report(fmt::format("{}{}", v->name, d < 2e-3 ? "" : fmt::format(" WRONG {:.1e}", d)), t);
         }
+        save();
     }
-    json encodings = json::array();
-    for (const int d : {2, 4, 8}) {
+    for (const int d : no_encode ? std::vector<int>() : std::vector<int>{4, 2, 8}) {
         const DecodeShape s{.batch = 8, .context = 32768, .k_sub_dim = d, .v_sub_dim = d};
         const EncodeCaseData data(s);
         const Times t = measure(10, 1, stream, [&](int) { data.launch(stream); });

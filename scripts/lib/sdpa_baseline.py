@@ -93,8 +93,9 @@ def main():
             rows.append(row)
             print(shape, row["backend"], row["spelling"], row.get("graph_ms", row.get("error")), flush=True)
         torch.cuda.empty_cache()
-    with open(target, "w") as file:
-        json.dump({"torch": torch.__version__, "device": torch.cuda.get_device_name(), "rows": rows}, file, indent=1)
+        # After every shape: what was measured survives an interruption.
+        with open(target, "w") as file:
+            json.dump({"torch": torch.__version__, "device": torch.cuda.get_device_name(), "rows": rows}, file, indent=1)
 
     print(f"\n{'batch x context':>16} {'heads':>9} {'f16 ms':>9} {'backend':>12} {'kernel':>34} {'ms':>8} {'ratio':>6}")
     for r in result["rows"]:

@@ -2,9 +2,12 @@
 #include <cuda_runtime_api.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include "attention/cuda/decode_args.h"
@@ -52,6 +55,7 @@ struct Block {
 };
 
 Block* block = nullptr;
+std::minstd_rand scheduling;  // warps and blocks run in any order, so that what needs an order and has no barrier shows up
 
 void yield() {
     swapcontext(&block->fibers[block->running]->context, &block->scheduler);
@@ -90,9 +94,13 @@ void run_block(int threads) {
     }
     block->warps.assign(threads / 32, {});
     block->arrived = 0;
+    std::vector<int> warps(threads / 32);
+    std::iota(warps.begin(), warps.end(), 0);
     int left = threads;
     while (left > 0) {
-        for (int i = 0; i < threads; ++i) {
+        std::shuffle(warps.begin(), warps.end(), scheduling);
+        for (int n = 0; n < threads; ++n) {
+            const int i = warps[n / 32] * 32 + n % 32;
             const Fiber& f = *block->fibers[i];
             if (f.done || (f.waits_for != nullptr && *f.waits_for == f.seen)) {
                 continue;
@@ -232,7 +240,10 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 threads, void
         state.body = [=] { kernel(*static_cast<const vecinfer::cuda::DecodeArgs*>(args[0])); };
     }
     current.grid = grid;
-    for (unsigned b = 0; b < grid.x * grid.y * grid.z; ++b) {
+    std::vector<unsigned> blocks(grid.x * grid.y * grid.z);
+    std::iota(blocks.begin(), blocks.end(), 0u);
+    std::shuffle(blocks.begin(), blocks.end(), scheduling);
+    for (const unsigned b : blocks) {
         std::memset(vecinfer::cuda::memory, 0xff, sizeof(vecinfer::cuda::memory));
         current.block = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
         run_block(static_cast<int>(threads.x * threads.y));
