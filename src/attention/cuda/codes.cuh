@@ -1,10 +1,12 @@
 // Attention of a warp over packed codes: look-ups give the operands of integer matrix products.
 //
-// Keys: rows of A are 16 cells, k is 32 channels, columns of B are 4 query rows x {high, low} digit. Values: rows of A are 16
-// subspaces' channel j, k is 32 cells, columns are 4 rows x {high, low} byte of p.
+// Keys: rows of A are 16 cells, k is 32 channels, columns of B are 4 query rows x {high, low} digit.
+// Values: a look-up is four channels of a cell, but sums run over cells. So k is 16 cells x 4 channels, columns of B are 8 units of 4
+// channels, and A is sparse: rows are 4 query rows x {high, low} byte of p, twice, and of the four entries of a cell only one is not
+// zero, at the channel that the row sums up. Two products, for channels 0 and 1 and for 2 and 3, share A; nothing is transposed.
 //
 // Precision and range. Scores: exact integers. p is 16 bits relative to a reference that stays between the largest p of a chunk
-// and 16 times it, so at least 12 bits count; value sums are exact integers between two changes of the reference (255 * 127 *
+// and 128 times it; value sums are exact integers between two changes of the reference (255 * 127 *
 // 32768 cells < 2^31 per byte), f32 above. Value norms are part of p, so a sum of p without norms is kept beside.
 #pragma once
 
@@ -15,7 +17,7 @@ namespace vecinfer::cuda {
 
 inline constexpr float kFullP = 65280.0f;       // p = 1; both bytes stay below 256
 inline constexpr float kMagic = 8388608.0f;     // 2^23: adding it leaves an integer in the low mantissa bits
-inline constexpr float kLeastP = 1.0f / 16.0f;  // a chunk whose largest p is below it moves the reference
+inline constexpr float kLeastP = 1.0f / 128.0f;  // a chunk whose largest p is below it moves the reference
 inline constexpr float kDeepest = 60.0f;        // octaves that the reference may fall below its maximum
 inline constexpr float kLeastNorm = 0x1p-40f;   // stands in for value norms of 0
 inline constexpr float kUnset = -1e30f;
@@ -71,29 +73,25 @@ __device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& c
     }
 }
 
-/// A fragments of values: four cells (bytes b, b + 1 of both words) of one subspace, out[j] has channel j of all four.
+/// Units of 4 channels, or 8 of sub_dim 8.
 template <class C>
-__device__ __forceinline__ void look_up_values(std::uint32_t wa, std::uint32_t wb, int b, std::uint32_t table,
-                                               std::uint32_t (&out)[C::VD]) {
-    if constexpr (C::VD == 8) {
-        const uint2 e0 = look_up_two<kTableBytes>(wa, b, table);
-        const uint2 e1 = look_up_two<kTableBytes>(wa, b + 1, table);
-        const uint2 e2 = look_up_two<kTableBytes>(wb, b, table);
-        const uint2 e3 = look_up_two<kTableBytes>(wb, b + 1, table);
-        transpose_bytes(e0.x, e1.x, e2.x, e3.x, out);
-        transpose_bytes(e0.y, e1.y, e2.y, e3.y, out + 4);
-    } else {
-        const std::uint32_t e0 = look_up<kTableBytes>(wa, b, table);
-        const std::uint32_t e1 = look_up<kTableBytes>(wa, b + 1, table);
-        const std::uint32_t e2 = look_up<kTableBytes>(wb, b, table);
-        const std::uint32_t e3 = look_up<kTableBytes>(wb, b + 1, table);
-        if constexpr (C::VD == 4) {
-            transpose_bytes(e0, e1, e2, e3, out);
+inline constexpr int kUnit = C::VD == 8 ? 8 : 4;
+
+/// B fragments of values: of unit 8 tile + g the four cells of a lane (layout.h), four channels a word.
+template <class C>
+__device__ __forceinline__ void look_up_values(const LaneCodes<C::kValueWords>& codes, int tile, std::uint32_t table,
+                                               std::uint32_t (&out)[kUnit<C> / 4][4]) {
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+        if constexpr (C::VD == 8) {
+            const uint2 e = look_up_two<kTableBytes>(codes.w[tile], b, table);
+            out[0][b] = e.x;
+            out[1][b] = e.y;
+        } else if constexpr (C::VD == 4) {
+            out[0][b] = look_up<kTableBytes>(codes.w[tile], b, table);
         } else {
-            const std::uint32_t x = __byte_perm(e0, e1, 0x5140);
-            const std::uint32_t y = __byte_perm(e2, e3, 0x5140);
-            out[0] = __byte_perm(x, y, 0x5410);
-            out[1] = __byte_perm(x, y, 0x7632);
+            out[0][b] = __byte_perm(look_up<kTableBytes>(codes.w[2 * tile], b, table),
+                                    look_up<kTableBytes>(codes.w[2 * tile + 1], b, table), 0x7610);
         }
     }
 }
@@ -165,21 +163,32 @@ struct LaneState {
     }
 };
 
-/// Adds integer sums to the f32 sums of the warp and multiplies both by `factor`.
+/// Sums of a lane over codes, of digit g % 2 of rows g / 2, g / 2 + 4, ...: entry x of acc[n][tile * kUnit / 2 + q] is channel
+/// 2 q + x / 2 of unit 8 tile + 2 t + x % 2.
 template <class C>
-__device__ __forceinline__ void flush(int (&acc)[C::NT][C::HD / 16][4], const float (&factor)[C::NT], float* o, int lane) {
+using CodeSums = int[C::NT][C::HD / 16][4];
+
+/// Adds integer sums to the f32 sums of the warp and multiplies both by `factor`, which is that of rows t, t + 4, ... Lanes of both
+/// digits of a row share its channels: an even g keeps the first half.
+template <class C>
+__device__ __forceinline__ void flush(CodeSums<C>& acc, const float (&factor)[C::NT], float* o, int lane) {
+    constexpr int kHalf = C::HD / 32;
+    const bool is_low = lane & 4;
 #pragma unroll
     for (int n = 0; n < C::NT; ++n) {
+        const float row_factor = __shfl_sync(kAllLanes, factor[n], lane >> 3);
 #pragma unroll
-        for (int i = 0; i < C::HD / 16; ++i) {
+        for (int m = 0; m < kHalf; ++m) {
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                float& sum = o[((n * (C::HD / 16) + i) * 2 + half) * 32 + lane];
+            for (int x = 0; x < 4; ++x) {
+                const int other = __shfl_xor_sync(kAllLanes, is_low ? acc[n][m][x] : acc[n][m + kHalf][x], 4);
+                const int own = is_low ? acc[n][m + kHalf][x] : acc[n][m][x];
+                float& sum = o[((n * kHalf + m) * 4 + x) * 32 + lane];
                 const float added =
-                    fmaf(static_cast<float>(acc[n][i][2 * half]), 256.0f, static_cast<float>(acc[n][i][2 * half + 1]));
-                sum = (sum + added) * factor[n];
-                acc[n][i][2 * half] = 0;
-                acc[n][i][2 * half + 1] = 0;
+                    fmaf(static_cast<float>(is_low ? other : own), 256.0f, static_cast<float>(is_low ? own : other));
+                sum = (sum + added) * row_factor;
+                acc[n][m][x] = 0;
+                acc[n][m + kHalf][x] = 0;
             }
         }
     }
@@ -237,7 +246,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     const int plain_lo = max(reach.sinks, a.sliding_window == INT_MAX ? 0 : max(0, reach.len - a.sliding_window));
     const int plain_hi = max(0, first_q + 1 - a.recent);
 
-    int acc[NT][C::HD / 16][4];
+    CodeSums<C> acc;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
 #pragma unroll
@@ -424,8 +433,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             state.sum[n] += sum[n];
         }
 
-        // p of cells g and g + 8 of both granules, from the lanes that have them to those whose columns need them: digits of an
-        // even g travel one way, those of an odd g the other.
+        // p of cells g and g + 8 of both granules, from the lanes that have them to those whose rows need them: digits of an even g
+        // travel one way, those of an odd g the other.
         const std::uint32_t send_a = g & 1 ? 0x5410u : 0x7632u;
         const std::uint32_t send_b = g & 1 ? 0x7632u : 0x5410u;
         const int even = (2 * t) * 4 + g / 2;
@@ -449,20 +458,27 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 p[n][1] = low ? from_a : from_b;
             }
 #pragma unroll
-            for (int h = 0; h < C::kValueWords / 2; ++h) {
-                std::uint32_t x[2][2][C::VD];  // [subspaces 16 h + g, + 8][quad of cells][channel]
-#pragma unroll
-                for (int sub = 0; sub < 2; ++sub) {
-#pragma unroll
-                    for (int quad = 0; quad < 2; ++quad) {
-                        look_up_values<C>(v[2 * i].w[2 * h + sub], v[2 * i + 1].w[2 * h + sub], 2 * quad, v_table, x[sub][quad]);
-                    }
-                }
+            for (int half = 0; half < 2; ++half) {
+                std::uint32_t digits[NT][4];  // of cells 2t, 2t + 8 and 2t + 1, 2t + 9, in the first and in the second place
 #pragma unroll
                 for (int n = 0; n < NT; ++n) {
 #pragma unroll
-                    for (int j = 0; j < C::VD; ++j) {
-                        mma_s8u8(acc[n][C::VD * h + j], x[0][0][j], x[1][0][j], x[0][1][j], x[1][1][j], p[n][0], p[n][1]);
+                    for (int parity = 0; parity < 2; ++parity) {
+                        digits[n][2 * parity] = __byte_perm(p[n][parity], 0, half == 0 ? 0x4140 : 0x4342);
+                        digits[n][2 * parity + 1] = __byte_perm(p[n][parity], 0, half == 0 ? 0x1404 : 0x3424);
+                    }
+                }
+#pragma unroll
+                for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
+                    std::uint32_t x[kUnit<C> / 4][4];
+                    look_up_values<C>(v[2 * i + half], tile, v_table, x);
+#pragma unroll
+                    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+                        for (int w = 0; w < kUnit<C> / 4; ++w) {
+                            mma_sparse_u8s8<0>(acc[n][tile * (kUnit<C> / 2) + 2 * w], digits[n], x[w]);
+                            mma_sparse_u8s8<2>(acc[n][tile * (kUnit<C> / 2) + 2 * w + 1], digits[n], x[w]);
+                        }
                     }
                 }
             }

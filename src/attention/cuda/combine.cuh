@@ -5,19 +5,27 @@
 
 namespace vecinfer::cuda {
 
-/// Row and channel of element `index` of a warp's sums. Over codes they lie as the matrix unit has subspaces, over f16 rows a
-/// lane has neighbouring channels.
+/// Row and channel of element `index` of a warp's sums: over codes as flush() leaves them (CodeSums), over f16 rows a lane has
+/// neighbouring channels.
 template <class C>
-__device__ __forceinline__ int element_row(int index) {
-    return index / (32 * (C::HD / 8)) * 4 + (index & 3);
+__device__ __forceinline__ int element_row(int index, bool exact) {
+    const int lane = index & 31;
+    return index / (32 * (C::HD / 8)) * 4 + (exact ? lane & 3 : lane >> 3);
 }
 
 template <class C>
 __device__ __forceinline__ int element_channel(int index, bool exact) {
     const int g = (index >> 2) & 7;
-    const int i = (index >> 6) % (C::HD / 16);
-    const int half = (index >> 5) & 1;
-    return exact ? C::HD / 8 * g + 2 * i + half : C::VD * (16 * (i / C::VD) + 8 * half + g) + i % C::VD;
+    const int t = index & 3;
+    if (exact) {
+        const int i = (index >> 6) % (C::HD / 16);
+        const int half = (index >> 5) & 1;
+        return C::HD / 8 * g + 2 * i + half;
+    }
+    constexpr int kPairs = kUnit<C> / 2;
+    const int x = (index >> 5) & 3;
+    const int m = (index >> 7) % (C::HD / 32) + (g & 1) * (C::HD / 32);
+    return kUnit<C> * (8 * (m / kPairs) + 2 * t + (x & 1)) + 2 * (m % kPairs) + (x >> 1);
 }
 
 /// Sums of all warps into factors and one reference and sum per row. Whole block; `kind` 0: codes, 1: f16 rows.
@@ -57,8 +65,8 @@ __device__ __forceinline__ void combine_stats(Shared<C>& sm, LaneState<C>& state
 
 /// Element of the block's sums.
 template <class C>
-__device__ __forceinline__ float combined(const Shared<C>& sm, int index) {
-    const int row = element_row<C>(index);
+__device__ __forceinline__ float combined(const Shared<C>& sm, int index, bool exact) {
+    const int row = element_row<C>(index, exact);
     float x = 0.0f;
 #pragma unroll
     for (int w = 0; w < C::WARPS; ++w) {
@@ -109,7 +117,7 @@ __device__ __forceinline__ void merge_blocks(const DecodeArgs& a, Shared<C>& sm,
         __syncthreads();
         const float* partials = a.partials + (slot0 * 2 + kind) * C::kWarpFloats;
         for (int index = threadIdx.x; index < C::kWarpFloats; index += C::kThreads) {
-            const int row = element_row<C>(index);
+            const int row = element_row<C>(index, kind == 1);
             float x = 0.0f;
 #pragma unroll 8
             for (int b = 0; b < count; ++b) {

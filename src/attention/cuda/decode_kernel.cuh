@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __gr
                 combine_stats<C>(sm, state, kind);
                 float* partial = a.partials + (slot * 2 + kind) * C::kWarpFloats;
                 for (int i = threadIdx.x; i < C::kWarpFloats; i += C::kThreads) {
-                    const float x = combined<C>(sm, i);
+                    const float x = combined<C>(sm, i, kind == 1);
                     if (alone) {
-                        sm.rows[kind][element_row<C>(i)][element_channel<C>(i, kind == 1)] = x;
+                        sm.rows[kind][element_row<C>(i, kind == 1)][element_channel<C>(i, kind == 1)] = x;
                     } else {
                         partial[i] = x;
                     }

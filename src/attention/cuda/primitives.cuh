@@ -61,12 +61,16 @@ __device__ __forceinline__ void mma_s8s8_first(int (&c)[4], std::uint32_t a0, st
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
 }
 
-/// c += A B with an unsigned B.
-__device__ __forceinline__ void mma_s8u8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
-                                         std::uint32_t b0, std::uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+/// c += A B, A 16 x 64 unsigned and sparse: of every four entries of a row the two that start at `First` (0 or 2) are stored. B
+/// 64 x 8 signed.
+template <int First>
+__device__ __forceinline__ void mma_sparse_u8s8(int (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[4]) {
+    asm volatile(
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.u8.s8.s32 "
+        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9,%10,%11},{%0,%1,%2,%3},%12,0x0;"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
+          "r"(First == 0 ? 0x44444444u : 0xeeeeeeeeu));
 }
 
 /// c += A B, A 16 x 16 f16, B 16 x 8 f16, sums in f32.
@@ -105,19 +109,6 @@ __device__ __forceinline__ uint2 look_up_two(std::uint32_t w, int b, std::uint32
 }
 
 #endif
-
-/// Transposes 4 x 4 bytes: out[j] has byte j of e0, e1, e2, e3.
-__device__ __forceinline__ void transpose_bytes(std::uint32_t e0, std::uint32_t e1, std::uint32_t e2, std::uint32_t e3,
-                                                std::uint32_t* out) {
-    const std::uint32_t x0 = __byte_perm(e0, e1, 0x5140);
-    const std::uint32_t x1 = __byte_perm(e0, e1, 0x7362);
-    const std::uint32_t y0 = __byte_perm(e2, e3, 0x5140);
-    const std::uint32_t y1 = __byte_perm(e2, e3, 0x7362);
-    out[0] = __byte_perm(x0, y0, 0x5410);
-    out[1] = __byte_perm(x0, y0, 0x7632);
-    out[2] = __byte_perm(x1, y1, 0x5410);
-    out[3] = __byte_perm(x1, y1, 0x7632);
-}
 
 /// 32768 + byte `B` of w as a float.
 template <int B>

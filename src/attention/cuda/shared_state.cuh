@@ -33,7 +33,7 @@ struct Config {
     static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
     static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
     static constexpr int kValueWords = HD / (8 * VD);
-    static_assert(kValueWords >= 2, "16 rows of a matrix product are 16 subspaces");
+    static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
 };
 
 inline constexpr int kTableBytes = 256 * 128;  // 256 centroids: 32 copies of a word, or 16 of two words

@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_const
                 std::uint8_t* codes =
                     cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(kSubspaces);
                 for (int m = lane; m < kSubspaces; m += 32) {
-                    codes[side.value ? v_code_offset(in, m, kSubspaces) : k_code_offset(in, m, D, kSubspaces)] =
+                    codes[side.value ? v_code_offset(in, m, D, kSubspaces) : k_code_offset(in, m, D, kSubspaces)] =
                         sm.codes[warp][j][m];
                 }
                 if (lane == 0) {

@@ -7,7 +7,9 @@
 //   K codes   lane (g, t) = 4 g + t has the cells g and g + 8 and of each the channels that it needs for the A fragments of
 //             mma.m16n8k32 once every code is replaced by the int8 values of its centroid: of every 32 channels two times four,
 //             of sub_dim 2 and 4 those at 4t and 16 + 4t, of sub_dim 8 those at 8t
-//   V codes   lane (g, t) has the subspaces congruent to g modulo 8 and of each the cells 2t, 2t + 8, 2t + 1, 2t + 9
+//   V codes   a unit is a subspace, of sub_dim 2 two neighbouring ones. Lane (g, t) has the units congruent to g modulo 8 and of
+//             each subspace the cells b, b + 4, b + 1, b + 5 with b = 8 (t & 1) + (t & 2): those that it needs for the B fragments
+//             of mma.sp.m16n8k64 when the A fragments hold the probabilities as the key product leaves them
 //   norms     word g: norm bytes (codec.h: encode_norm) of K cell g, K cell g + 8, V cell g, V cell g + 8
 //
 // A contiguous cache has one page per sequence. A page without norms does not exist: a codec without norms stores 128, which
@@ -47,9 +49,12 @@ VECINFER_HD constexpr int k_code_offset(int cell, int subspace, int sub_dim, int
     return lane_byte(cell % 8 * 4 + t, cell / 8 * (num_subspaces / 4) + i, num_subspaces / 2);
 }
 
-VECINFER_HD constexpr int v_code_offset(int cell, int subspace, int num_subspaces) {
-    const int lane = subspace % 8 * 4 + cell % 8 / 2;
-    return lane_byte(lane, subspace / 8 * 4 + cell % 2 * 2 + cell / 8, num_subspaces / 2);
+VECINFER_HD constexpr int v_code_offset(int cell, int subspace, int sub_dim, int num_subspaces) {
+    const int parts = sub_dim == 2 ? 2 : 1;  // subspaces of a unit
+    const int unit = subspace / parts;
+    const int lane = unit % 8 * 4 + cell / 8 + cell % 4 / 2 * 2;
+    const int word = unit / 8 * parts + subspace % parts;
+    return lane_byte(lane, word * 4 + cell % 2 * 2 + cell % 8 / 4, num_subspaces / 2);
 }
 
 VECINFER_HD constexpr int norm_offset(int cell, bool value) {

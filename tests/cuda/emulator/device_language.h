@@ -38,7 +38,7 @@ extern ThreadState current;
 
 /// What a lane brings to a collective operation.
 struct Deposit {
-    std::uint32_t word[6];
+    std::uint32_t word[8];
 };
 
 /// Waits for all lanes of the warp; then the deposits of the 32 lanes, valid until the lane's next collective operation.

@@ -26,35 +26,44 @@ inline std::uint32_t load_stream(const std::uint32_t* p) {
     return *p;
 }
 
-/// Products of a 16 x 32 A and a 32 x 8 B of bytes: this lane's four sums.
-template <bool UnsignedB>
-void mma_bytes(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-               std::uint32_t b1) {
+/// Products of a 16 x 32 A and a 32 x 8 B of signed bytes: this lane's four sums.
+inline void mma_s8s8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                     std::uint32_t b1) {
     const Deposit* all = emulator::meet({{a0, a1, a2, a3, b0, b1}});
     const int g = emulator::lane() >> 2;
     const int t = emulator::lane() & 3;
     for (int e = 0; e < 4; ++e) {
-        const int row_half = e / 2;
         const int column = 2 * t + e % 2;
         for (int k = 0; k < 32; ++k) {
-            const std::uint32_t a = all[g * 4 + k % 16 / 4].word[row_half + k / 16 * 2] >> (8 * (k % 4)) & 0xff;
+            const std::uint32_t a = all[g * 4 + k % 16 / 4].word[e / 2 + k / 16 * 2] >> (8 * (k % 4)) & 0xff;
             const std::uint32_t b = all[column * 4 + k % 16 / 4].word[4 + k / 16] >> (8 * (k % 4)) & 0xff;
-            c[e] += static_cast<std::int8_t>(a) * (UnsignedB ? static_cast<int>(b) : static_cast<std::int8_t>(b));
+            c[e] += static_cast<std::int8_t>(a) * static_cast<std::int8_t>(b);
         }
     }
-}
-inline void mma_s8s8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                     std::uint32_t b1) {
-    mma_bytes<false>(c, a0, a1, a2, a3, b0, b1);
 }
 inline void mma_s8s8_first(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                            std::uint32_t b1) {
     c[0] = c[1] = c[2] = c[3] = 0;
-    mma_bytes<false>(c, a0, a1, a2, a3, b0, b1);
+    mma_s8s8(c, a0, a1, a2, a3, b0, b1);
 }
-inline void mma_s8u8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                     std::uint32_t b1) {
-    mma_bytes<true>(c, a0, a1, a2, a3, b0, b1);
+/// A 16 x 64 with two of every four entries of a row, B 64 x 8.
+template <int First>
+void mma_sparse_u8s8(int (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[4]) {
+    const Deposit* all = emulator::meet({{a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]}});
+    const int g = emulator::lane() >> 2;
+    const int t = emulator::lane() & 3;
+    for (int e = 0; e < 4; ++e) {
+        const int column = 2 * t + e % 2;
+        for (int group = 0; group < 16; ++group) {
+            for (int stored = 0; stored < 2; ++stored) {
+                const std::uint32_t from = all[g * 4 + group % 8 / 2].word[e / 2 + group / 8 * 2];
+                const std::uint32_t x = from >> (8 * (group % 2 * 2 + stored)) & 0xff;
+                const int k = First + stored;
+                const std::uint32_t y = all[column * 4 + group % 4].word[4 + group / 4] >> (8 * k) & 0xff;
+                c[e] += static_cast<int>(x) * static_cast<std::int8_t>(y);
+            }
+        }
+    }
 }
 
 inline float half_at(std::uint32_t word, int i) {
