@@ -1,9 +1,10 @@
 // Attention of a warp over packed codes: look-ups give the operands of integer matrix products.
 //
 // Keys: rows of A are 16 cells, k is 32 channels, columns of B are 4 query rows x {high, low} digit.
-// Values: a look-up is four channels of a cell, but sums run over cells. So k is 16 cells x 4 channels, columns of B are 8 units of 4
-// channels, and A is sparse: rows are 4 query rows x {high, low} byte of p, twice, and of the four entries of a cell only one is not
-// zero, at the channel that the row sums up. Two products, for channels 0 and 1 and for 2 and 3, share A; nothing is transposed.
+// Values: a look-up is four channels of a cell, but sums run over cells. So k is 16 cells x 4 channels, columns of B are 8 units
+// of 4 channels, and A is sparse: rows are 4 query rows x {high, low} byte of p, twice, and of the four entries of a cell only
+// one is not zero, at the channel that the row sums up. Two products, for channels 0 and 1 and for 2 and 3, share A; nothing is
+// transposed.
 //
 // Precision and range. Scores: exact integers. p is 16 bits relative to a reference that stays between the largest p of a chunk
 // and 128 times it; value sums are exact integers between two changes of the reference (255 * 127 *
@@ -15,11 +16,11 @@
 
 namespace vecinfer::cuda {
 
-inline constexpr float kFullP = 65280.0f;       // p = 1; both bytes stay below 256
-inline constexpr float kMagic = 8388608.0f;     // 2^23: adding it leaves an integer in the low mantissa bits
+inline constexpr float kFullP = 65280.0f;        // p = 1; both bytes stay below 256
+inline constexpr float kMagic = 8388608.0f;      // 2^23: adding it leaves an integer in the low mantissa bits
 inline constexpr float kLeastP = 1.0f / 128.0f;  // a chunk whose largest p is below it moves the reference
-inline constexpr float kDeepest = 60.0f;        // octaves that the reference may fall below its maximum
-inline constexpr float kLeastNorm = 0x1p-40f;   // stands in for value norms of 0
+inline constexpr float kDeepest = 60.0f;         // octaves that the reference may fall below its maximum
+inline constexpr float kLeastNorm = 0x1p-40f;    // stands in for value norms of 0
 inline constexpr float kUnset = -1e30f;
 inline constexpr int kFlushChunks = 256;  // at most 32768 cells between flushes
 
@@ -146,6 +147,21 @@ struct ChunkReader {
     }
 };
 
+/// Brings the codes of a chunk nearer.
+template <class C>
+__device__ __forceinline__ void prefetch_codes(const DecodeArgs& a, const Place& at, const Reach& reach, int chunk) {
+    using Reader = ChunkReader<C>;
+    const Reader reader(a, at, reach);
+    const int lane = threadIdx.x & 31;
+    const auto from = reader.granule(a, chunk, 0, reader.page(a, chunk, lane));
+    for (int i = 128 * lane; i < Reader::kGranules * Reader::kKeyBytes; i += 4096) {
+        prefetch(from.keys + i);
+    }
+    for (int i = 128 * lane; i < Reader::kGranules * Reader::kValueBytes; i += 4096) {
+        prefetch(from.values + i);
+    }
+}
+
 /// Softmax state of a lane: its rows are t, t + 4, ... of the tile.
 template <class C>
 struct LaneState {
@@ -168,8 +184,8 @@ struct LaneState {
 template <class C>
 using CodeSums = int[C::NT][C::HD / 16][4];
 
-/// Adds integer sums to the f32 sums of the warp and multiplies both by `factor`, which is that of rows t, t + 4, ... Lanes of both
-/// digits of a row share its channels: an even g keeps the first half.
+/// Adds integer sums to the f32 sums of the warp and multiplies both by `factor`, which is that of rows t, t + 4, ... Lanes of
+/// both digits of a row share its channels: an even g keeps the first half.
 template <class C>
 __device__ __forceinline__ void flush(CodeSums<C>& acc, const float (&factor)[C::NT], float* o, int lane) {
     constexpr int kHalf = C::HD / 32;
@@ -433,8 +449,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             state.sum[n] += sum[n];
         }
 
-        // p of cells g and g + 8 of both granules, from the lanes that have them to those whose rows need them: digits of an even g
-        // travel one way, those of an odd g the other.
+        // p of cells g and g + 8 of both granules, from the lanes that have them to those whose rows need them: digits of an even
+        // g travel one way, those of an odd g the other.
         const std::uint32_t send_a = g & 1 ? 0x5410u : 0x7632u;
         const std::uint32_t send_b = g & 1 ? 0x7632u : 0x5410u;
         const int even = (2 * t) * 4 + g / 2;

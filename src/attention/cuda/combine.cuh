@@ -28,34 +28,39 @@ __device__ __forceinline__ int element_channel(int index, bool exact) {
     return kUnit<C> * (8 * (m / kPairs) + 2 * t + (x & 1)) + 2 * (m % kPairs) + (x >> 1);
 }
 
-/// Sums of all warps into factors and one reference and sum per row. Whole block; `kind` 0: codes, 1: f16 rows.
+/// Softmax states of all warps, over codes and over f16 rows, into factors and one reference and sum per row. Whole block.
 template <class C>
-__device__ __forceinline__ void combine_stats(Shared<C>& sm, LaneState<C>& state, int kind) {
+__device__ __forceinline__ void combine_stats(Shared<C>& sm, const LaneState<C> (&states)[2]) {
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
 #pragma unroll
-    for (int n = 0; n < C::NT; ++n) {
-        float sum = state.sum[n];
-        sum += __shfl_xor_sync(kAllLanes, sum, 4);
-        sum += __shfl_xor_sync(kAllLanes, sum, 8);
-        sum += __shfl_xor_sync(kAllLanes, sum, 16);
-        if (lane < 4) {
-            sm.warp_ref[warp][4 * n + lane] = sum > 0.0f ? state.ref[n] : -INFINITY;
-            sm.warp_sum[warp][4 * n + lane] = sum;
+    for (int kind = 0; kind < 2; ++kind) {
+#pragma unroll
+        for (int n = 0; n < C::NT; ++n) {
+            float sum = states[kind].sum[n];
+            sum += __shfl_xor_sync(kAllLanes, sum, 4);
+            sum += __shfl_xor_sync(kAllLanes, sum, 8);
+            sum += __shfl_xor_sync(kAllLanes, sum, 16);
+            if (lane < 4) {
+                sm.warp_ref[kind][warp][4 * n + lane] = sum > 0.0f ? states[kind].ref[n] : -INFINITY;
+                sm.warp_sum[kind][warp][4 * n + lane] = sum;
+            }
         }
     }
     __syncthreads();
-    if (threadIdx.x < C::kRows) {
-        const int r = threadIdx.x;
+    if (threadIdx.x < 2 * C::kRows) {
+        const int kind = threadIdx.x / C::kRows;
+        const int r = threadIdx.x % C::kRows;
         float ref = -INFINITY;
         for (int w = 0; w < C::WARPS; ++w) {
-            ref = fmaxf(ref, sm.warp_ref[w][r]);
+            ref = fmaxf(ref, sm.warp_ref[kind][w][r]);
         }
         float sum = 0.0f;
         for (int w = 0; w < C::WARPS; ++w) {
-            const float factor = sm.warp_ref[w][r] == -INFINITY ? 0.0f : exp2f(sm.warp_ref[w][r] - ref);
-            sm.warp_factor[w][r] = factor;
-            sum += factor * sm.warp_sum[w][r];
+            const float from = sm.warp_ref[kind][w][r];
+            const float factor = from == -INFINITY ? 0.0f : exp2f(from - ref);
+            sm.warp_factor[kind][w][r] = factor;
+            sum += factor * sm.warp_sum[kind][w][r];
         }
         sm.row_ref[kind][r] = ref;
         sm.row_sum[kind][r] = sum;
@@ -65,21 +70,21 @@ __device__ __forceinline__ void combine_stats(Shared<C>& sm, LaneState<C>& state
 
 /// Element of the block's sums.
 template <class C>
-__device__ __forceinline__ float combined(const Shared<C>& sm, int index, bool exact) {
-    const int row = element_row<C>(index, exact);
+__device__ __forceinline__ float combined(const Shared<C>& sm, int kind, int index) {
+    const int row = element_row<C>(index, kind == 1);
     float x = 0.0f;
 #pragma unroll
     for (int w = 0; w < C::WARPS; ++w) {
-        const float factor = sm.warp_factor[w][row];
-        x += factor != 0.0f ? factor * sm.o[w][index] : 0.0f;
+        const float factor = sm.warp_factor[kind][w][row];
+        x += factor != 0.0f ? factor * sm.o[kind][w][index] : 0.0f;
     }
     return x;
 }
 
-/// Most blocks of a grid: what sm.o can hold of their references and sums, one kind at a time.
+/// Most blocks of a grid: what half of sm.o can hold of their references and sums.
 template <class C>
 constexpr int max_blocks() {
-    return static_cast<int>(sizeof(Shared<C>::o) / sizeof(float2)) / C::kRows;
+    return static_cast<int>(sizeof(Shared<C>::o) / 2 / sizeof(float2)) / C::kRows;
 }
 
 /// Partial results of blocks b0 .. b1 of an item into sm.rows, sm.row_ref and sm.row_sum. Overwrites sm.o.
@@ -89,46 +94,46 @@ __device__ __forceinline__ void merge_blocks(const DecodeArgs& a, Shared<C>& sm,
     const int count = b1 - b0 + 1;
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
-    float2* stats = reinterpret_cast<float2*>(sm.o);  // layout (count, kRows); x becomes the factor of a partial result
-    for (int kind = 0; kind < 2; ++kind) {
-        const float2* from = a.stats + (slot0 * 2 + kind) * C::kRows;
-        for (int i = threadIdx.x; i < count * C::kRows; i += C::kThreads) {
-            stats[i] = __ldcg(from + static_cast<std::size_t>(i / C::kRows) * 2 * C::kRows + i % C::kRows);
-        }
-        __syncthreads();
-        for (int row = warp; row < C::kRows; row += C::WARPS) {
-            float ref = -INFINITY;
-            for (int b = lane; b < count; b += 32) {
-                ref = fmaxf(ref, stats[b * C::kRows + row].x);
-            }
-            ref = warp_max(ref);
-            float sum = 0.0f;
-            for (int b = lane; b < count; b += 32) {
-                float2& s = stats[b * C::kRows + row];
-                s.x = s.x == -INFINITY ? 0.0f : exp2f(s.x - ref);
-                sum += s.x * s.y;
-            }
-            sum = warp_sum(sum);
-            if (lane == 0) {
-                sm.row_ref[kind][row] = ref;
-                sm.row_sum[kind][row] = sum;
-            }
-        }
-        __syncthreads();
-        const float* partials = a.partials + (slot0 * 2 + kind) * C::kWarpFloats;
-        for (int index = threadIdx.x; index < C::kWarpFloats; index += C::kThreads) {
-            const int row = element_row<C>(index, kind == 1);
-            float x = 0.0f;
-#pragma unroll 8
-            for (int b = 0; b < count; ++b) {
-                const float factor = stats[b * C::kRows + row].x;
-                // What a block without such cells left there is not a number.
-                x += factor != 0.0f ? factor * __ldcg(partials + static_cast<std::size_t>(b) * 2 * C::kWarpFloats + index) : 0.0f;
-            }
-            sm.rows[kind][row][element_channel<C>(index, kind == 1)] = x;
-        }
-        __syncthreads();
+    float2* stats = reinterpret_cast<float2*>(sm.o);  // layout (count, 2, kRows); x becomes the factor of a partial result
+    const float2* from = a.stats + slot0 * 2 * C::kRows;
+    for (int i = threadIdx.x; i < count * 2 * C::kRows; i += C::kThreads) {
+        stats[i] = __ldcg(from + i);
     }
+    __syncthreads();
+    for (int row = warp; row < 2 * C::kRows; row += C::WARPS) {
+        float ref = -INFINITY;
+        for (int b = lane; b < count; b += 32) {
+            ref = fmaxf(ref, stats[b * 2 * C::kRows + row].x);
+        }
+        ref = warp_max(ref);
+        float sum = 0.0f;
+        for (int b = lane; b < count; b += 32) {
+            float2& s = stats[b * 2 * C::kRows + row];
+            s.x = s.x == -INFINITY ? 0.0f : exp2f(s.x - ref);
+            sum += s.x * s.y;
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) {
+            sm.row_ref[row / C::kRows][row % C::kRows] = ref;
+            sm.row_sum[row / C::kRows][row % C::kRows] = sum;
+        }
+    }
+    __syncthreads();
+    const float* partials = a.partials + slot0 * 2 * C::kWarpFloats;
+    for (int i = threadIdx.x; i < 2 * C::kWarpFloats; i += C::kThreads) {
+        const int kind = i / C::kWarpFloats;
+        const int index = i % C::kWarpFloats;
+        const int row = element_row<C>(index, kind == 1);
+        float x = 0.0f;
+#pragma unroll 8
+        for (int b = 0; b < count; ++b) {
+            const float factor = stats[(b * 2 + kind) * C::kRows + row].x;
+            // What a block without such cells left there is not a number.
+            x += factor != 0.0f ? factor * __ldcg(partials + static_cast<std::size_t>(b) * 2 * C::kWarpFloats + i) : 0.0f;
+        }
+        sm.rows[kind][row][element_channel<C>(index, kind == 1)] = x;
+    }
+    __syncthreads();
 }
 
 /// sm.rows into outputs: one warp per row.

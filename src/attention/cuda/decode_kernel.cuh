@@ -1,4 +1,4 @@
-// Decode attention: one wave of blocks, each with a contiguous share of all (sequence, KV head, chunk) work. The block that
+// Decode attention: one wave of blocks, each with a contiguous share of all (KV head, sequence, chunk) work. The block that
 // finishes an item last merges what the others left and writes the outputs.
 #pragma once
 
@@ -33,6 +33,18 @@ __global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __gr
         const int end = static_cast<int>(min(last - at.item_begin, static_cast<long long>(units.total())));
         pos = at.item_begin + end;
 
+        const int chunk = units.chunk0 + min(begin, units.chunks) + warp;
+        const int chunk_end = units.chunk0 + min(end, units.chunks);
+        // From the last warp on: the first ones have one chunk of codes more.
+        const int granule = (max(begin - units.chunks, 0) + 1) / 2 + C::WARPS - 1 - warp;
+        const int granule_end = min((max(end - units.chunks, 0) + 1) / 2, units.granules);
+        if (!C::General && chunk < chunk_end) {  // small pages: a chunk lies in several
+            prefetch_codes<C>(a, at, reach, chunk);
+        }
+        if (granule < granule_end) {
+            prefetch_exact<C>(a, at, reach, granule);
+        }
+
         __syncthreads();  // nobody reads the former item's queries and sums any more
         const bool refill = sm.table_head != at.head && begin < units.chunks;
         prepare_queries<C>(a, sm, at);
@@ -48,38 +60,31 @@ __global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __gr
         const int b1 = split.block_of(at.item_begin + units.total() - 1);
         const bool alone = b0 == b1;
         const std::size_t slot = static_cast<std::size_t>(block) + at.item;
-        for (int kind = 0; kind < 2; ++kind) {
-            const int lo = kind == 0 ? units.chunk0 + min(begin, units.chunks) : (max(begin - units.chunks, 0) + 1) / 2;
-            const int hi = kind == 0 ? units.chunk0 + min(end, units.chunks) : (max(end - units.chunks, 0) + 1) / 2;
-            const int hi_exact = min(hi, units.granules);
-            if (kind == 0 ? lo < hi : lo < hi_exact) {
-                LaneState<C> state;
-                if (kind == 0) {
-                    attend_codes<C>(a, sm, at, reach, lo + warp, hi, sm.o[warp], state);
-                } else {
-                    attend_exact<C>(a, sm, at, reach, lo + warp, hi_exact, sm.o[warp], state);
-                }
-                combine_stats<C>(sm, state, kind);
-                float* partial = a.partials + (slot * 2 + kind) * C::kWarpFloats;
-                for (int i = threadIdx.x; i < C::kWarpFloats; i += C::kThreads) {
-                    const float x = combined<C>(sm, i, kind == 1);
-                    if (alone) {
-                        sm.rows[kind][element_row<C>(i, kind == 1)][element_channel<C>(i, kind == 1)] = x;
-                    } else {
-                        partial[i] = x;
-                    }
-                }
-            } else if (threadIdx.x < C::kRows) {
-                sm.row_ref[kind][threadIdx.x] = -INFINITY;
-                sm.row_sum[kind][threadIdx.x] = 0.0f;
+        LaneState<C> states[2];
+        attend_codes<C>(a, sm, at, reach, chunk, chunk_end, sm.o[0][warp], states[0]);
+        attend_exact<C>(a, sm, at, reach, granule, granule_end, sm.o[1][warp], states[1]);
+        combine_stats<C>(sm, states);
+        float* partial = a.partials + slot * 2 * C::kWarpFloats;
+        for (int i = threadIdx.x; i < 2 * C::kWarpFloats; i += C::kThreads) {
+            const int kind = i / C::kWarpFloats;
+            const int index = i % C::kWarpFloats;
+            const int row = element_row<C>(index, kind == 1);
+            if (sm.row_ref[kind][row] == -INFINITY) {
+                continue;  // nothing of this kind: its factor is 0 wherever it is merged
             }
-            __syncthreads();
+            const float x = combined<C>(sm, kind, index);
+            if (alone) {
+                sm.rows[kind][row][element_channel<C>(index, kind == 1)] = x;
+            } else {
+                partial[i] = x;
+            }
         }
+        __syncthreads();
         if (!alone) {
             if (threadIdx.x < 2 * C::kRows) {
                 const int kind = threadIdx.x / C::kRows;
                 const int row = threadIdx.x % C::kRows;
-                a.stats[(slot * 2 + kind) * C::kRows + row] = make_float2(sm.row_ref[kind][row], sm.row_sum[kind][row]);
+                a.stats[slot * 2 * C::kRows + threadIdx.x] = make_float2(sm.row_ref[kind][row], sm.row_sum[kind][row]);
             }
             __threadfence();
             __syncthreads();

@@ -7,6 +7,48 @@ namespace vecinfer::cuda {
 
 inline constexpr float kDigit = 2048.0f;  // an f16 digit counts this often in the next one
 
+/// f16 rows of a sequence and head: the sinks, then those from exact_lo on.
+template <class C>
+struct ExactRows {
+    std::int64_t base;
+    int count;
+    int sinks;
+    int first_recent;
+    int sink_rows;
+    int ring;
+
+    __device__ __forceinline__ ExactRows(const DecodeArgs& a, const Place& at, const Reach& reach)
+        : base((static_cast<std::int64_t>(a.window_slots != nullptr ? a.window_slots[at.seq] : at.seq) * a.num_kv_heads +
+                at.head) *
+               a.window_rows),
+          count(reach.sinks + reach.len - reach.exact_lo),
+          sinks(reach.sinks),
+          first_recent(reach.exact_lo),
+          sink_rows(a.sink),
+          ring(max(1, a.window_rows - a.sink)) {}
+
+    __device__ __forceinline__ int position(int i) const { return i < sinks ? i : first_recent + i - sinks; }
+    /// Of the row of a position in window_k and window_v.
+    __device__ __forceinline__ std::int64_t offset(int pos) const {
+        return (base + (pos < sink_rows ? pos : sink_rows + (pos - sink_rows) % ring)) * C::HD;
+    }
+};
+
+/// Brings the rows of a granule nearer.
+template <class C>
+__device__ __forceinline__ void prefetch_exact(const DecodeArgs& a, const Place& at, const Reach& reach, int granule) {
+    const ExactRows<C> rows(a, at, reach);
+    const int lane = threadIdx.x & 31;
+    const int i = granule * 16 + lane % 16;
+    if (i < rows.count) {
+        const std::uint16_t* row = (lane < 16 ? a.window_k : a.window_v) + rows.offset(rows.position(i));
+#pragma unroll
+        for (int channel = 0; channel < C::HD; channel += 64) {
+            prefetch(row + channel);
+        }
+    }
+}
+
 /// Granules first, first + WARPS, ... below end of 16 f16 rows: the sinks, then the rows from exact_lo on. Sums in 2^ref, element
 /// order as in exact_channel.
 template <class C>
@@ -21,16 +63,7 @@ __device__ __forceinline__ void attend_exact(const DecodeArgs& a, Shared<C>& sm,
     if (first >= end) {
         return;
     }
-    const int slot = a.window_slots != nullptr ? a.window_slots[at.seq] : at.seq;
-    const std::int64_t base = (static_cast<std::int64_t>(slot) * a.num_kv_heads + at.head) * a.window_rows;
-    const int count = reach.sinks + reach.len - reach.exact_lo;
-    const int ring = max(1, a.window_rows - a.sink);
-    // Position of row i, and where it lies.
-    const auto position = [&](int i) { return i < reach.sinks ? i : reach.exact_lo + i - reach.sinks; };
-    const auto offset = [&](int pos) {
-        const int row = pos < a.sink ? pos : a.sink + (pos - a.sink) % ring;
-        return (base + row) * HD;
-    };
+    const ExactRows<C> rows(a, at, reach);
 
     float acc[NT][HD / 16][4];
 #pragma unroll
@@ -48,16 +81,16 @@ __device__ __forceinline__ void attend_exact(const DecodeArgs& a, Shared<C>& sm,
             c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0.0f;
         }
         const int i0 = granule * 16 + g;
-        const bool has0 = i0 < count;
-        const bool has1 = i0 + 8 < count;
-        const int pos0 = position(i0);
-        const int pos1 = position(i0 + 8);
+        const bool has0 = i0 < rows.count;
+        const bool has1 = i0 + 8 < rows.count;
+        const int pos0 = rows.position(i0);
+        const int pos1 = rows.position(i0 + 8);
         const uint4 zero = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int j = 0; j < HD / 32; ++j) {
             const int channel = 8 * (t + 4 * j);
-            const uint4 k0 = has0 ? *reinterpret_cast<const uint4*>(a.window_k + offset(pos0) + channel) : zero;
-            const uint4 k1 = has1 ? *reinterpret_cast<const uint4*>(a.window_k + offset(pos1) + channel) : zero;
+            const uint4 k0 = has0 ? *reinterpret_cast<const uint4*>(a.window_k + rows.offset(pos0) + channel) : zero;
+            const uint4 k1 = has1 ? *reinterpret_cast<const uint4*>(a.window_k + rows.offset(pos1) + channel) : zero;
 #pragma unroll
             for (int n = 0; n < NT; ++n) {
                 const uint4 q = *reinterpret_cast<const uint4*>(&sm.q_exact[8 * n + g][channel]);
@@ -128,8 +161,8 @@ __device__ __forceinline__ void attend_exact(const DecodeArgs& a, Shared<C>& sm,
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             const int i = granule * 16 + 2 * t + e / 2 + 8 * (e % 2);
-            has[e] = i < count;
-            at_v[e] = has[e] ? offset(position(i)) : 0;
+            has[e] = i < rows.count;
+            at_v[e] = has[e] ? rows.offset(rows.position(i)) : 0;
         }
 #pragma unroll
         for (int piece = 0; piece < HD / 64; ++piece) {

@@ -45,6 +45,10 @@ __device__ __forceinline__ std::uint32_t load_stream(const std::uint32_t* p) {
     return r;
 }
 
+__device__ __forceinline__ void prefetch(const void* p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 /// c += A B, A 16 x 32 signed, B 32 x 8 signed.
 __device__ __forceinline__ void mma_s8s8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
                                          std::uint32_t b0, std::uint32_t b1) {

@@ -42,13 +42,13 @@ template <class C>
 struct Shared {
     std::uint32_t k_table[256 * 32];
     std::uint32_t v_table[256 * 32];
-    float o[C::WARPS][C::kWarpFloats];                          // sums of a warp, layout (kAcc, lane)
+    float o[2][C::WARPS][C::kWarpFloats];                       // sums of a warp over codes, over f16 rows, layout (kAcc, lane)
     float rows[2][C::kRows][C::HD];                             // finished sums: over codes, over f16 rows
     alignas(16) std::uint16_t q_exact[C::kColumns][C::HD + 8];  // f16 digits of the queries, original space
     alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];    // int8 digits of the transformed queries
-    float warp_ref[C::WARPS][C::kRows];
-    float warp_sum[C::WARPS][C::kRows];
-    float warp_factor[C::WARPS][C::kRows];
+    float warp_ref[2][C::WARPS][C::kRows];
+    float warp_sum[2][C::WARPS][C::kRows];
+    float warp_factor[2][C::WARPS][C::kRows];
     float row_ref[2][C::kRows];
     float row_sum[2][C::kRows];
     float q_log_scale[C::kRows];  // log2 of what an int8 product counts
@@ -97,7 +97,7 @@ struct Units {
     __device__ __forceinline__ int total() const { return max(1, chunks + 2 * granules); }
 };
 
-/// A contiguous share of all work: units [begin, end) of the sequence of (sequence, KV head, row tile).
+/// A contiguous share of all work: units [begin, end) of all (KV head, sequence, row tile).
 struct Split {
     long long units;
     int blocks;
@@ -143,7 +143,8 @@ __device__ __forceinline__ void make_prefix(const DecodeArgs& a, unsigned* prefi
     __syncthreads();
 }
 
-/// Where in the grid of (sequence, KV head, row tile) a unit lies.
+/// Where in the grid of (KV head, sequence, row tile) a unit lies. Heads come first, so that a block that crosses into the next
+/// sequence keeps its table; row tiles last, as they read the same codes.
 struct Place {
     int seq;
     int head;
@@ -152,21 +153,21 @@ struct Place {
     long long item_begin;
 
     __device__ __forceinline__ Place(const DecodeArgs& a, const unsigned* prefix, long long unit) {
-        const int per_seq = a.num_kv_heads * a.row_tiles;
+        const long long per_head = static_cast<long long>(prefix[a.batch]) * a.row_tiles;
+        head = static_cast<int>(unit / per_head);
+        const long long in_head = unit - head * per_head;
         int low = 0;
         int high = a.batch;
         while (high - low > 1) {
             const int mid = (low + high) / 2;
-            (static_cast<long long>(prefix[mid]) * per_seq <= unit ? low : high) = mid;
+            (static_cast<long long>(prefix[mid]) * a.row_tiles <= in_head ? low : high) = mid;
         }
         seq = low;
         const unsigned units = prefix[low + 1] - prefix[low];
-        const long long seq_begin = static_cast<long long>(prefix[low]) * per_seq;
-        const int i = static_cast<int>((unit - seq_begin) / units);
-        head = i / a.row_tiles;
-        row_tile = i % a.row_tiles;
-        item = low * per_seq + i;
-        item_begin = seq_begin + static_cast<long long>(i) * units;
+        const long long seq_begin = static_cast<long long>(prefix[low]) * a.row_tiles;
+        row_tile = static_cast<int>((in_head - seq_begin) / units);
+        item = (head * a.batch + seq) * a.row_tiles + row_tile;
+        item_begin = head * per_head + seq_begin + static_cast<long long>(row_tile) * units;
     }
 };
 

@@ -8,8 +8,8 @@
 //             mma.m16n8k32 once every code is replaced by the int8 values of its centroid: of every 32 channels two times four,
 //             of sub_dim 2 and 4 those at 4t and 16 + 4t, of sub_dim 8 those at 8t
 //   V codes   a unit is a subspace, of sub_dim 2 two neighbouring ones. Lane (g, t) has the units congruent to g modulo 8 and of
-//             each subspace the cells b, b + 4, b + 1, b + 5 with b = 8 (t & 1) + (t & 2): those that it needs for the B fragments
-//             of mma.sp.m16n8k64 when the A fragments hold the probabilities as the key product leaves them
+//             each subspace the cells b, b + 4, b + 1, b + 5 with b = 8 (t & 1) + (t & 2): those that it needs for the B
+//             fragments of mma.sp.m16n8k64 when the A fragments hold the probabilities as the key product leaves them
 //   norms     word g: norm bytes (codec.h: encode_norm) of K cell g, K cell g + 8, V cell g, V cell g + 8
 //
 // A contiguous cache has one page per sequence. A page without norms does not exist: a codec without norms stores 128, which

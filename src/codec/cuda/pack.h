@@ -22,7 +22,8 @@ public:
         const int subspaces = head_dim_ / sub_dim_[value ? 1 : 0];
         std::uint8_t* codes =
             bytes_ + (value ? page_.v_offset() : 0) + static_cast<std::size_t>(granule) * granule_bytes(subspaces);
-        return codes[value ? v_code_offset(in, subspace, sub_dim_[1], subspaces) : k_code_offset(in, subspace, sub_dim_[0], subspaces)];
+        return codes[value ? v_code_offset(in, subspace, sub_dim_[1], subspaces)
+                           : k_code_offset(in, subspace, sub_dim_[0], subspaces)];
     }
     std::uint8_t& norm(int cell, bool value) {
         return bytes_[page_.norm_offset() + static_cast<std::size_t>(cell / kGranule) * kNormBytes +
