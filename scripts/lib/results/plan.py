@@ -105,7 +105,7 @@ def transforms(model):
         scheme = f"vecinfer:k2v2,{PAPER}".replace("smooth+hadamard", kt)
         rows.append(Row(("2 bits, the paper's setting", kt), calibrated(model, scheme, FEW_CHUNKS)))
     if model == "smollm2":  # codebooks of 4096 centroids take minutes each
-        rows += [Row(("1.5 bits", kt), calibrated(model, with_keys("k1.5v1.5", kt), FEW_CHUNKS)) for kt in TRANSFORMS_AT_1_5]
+        rows += [Row(("1.5 bits", kt), calibrated(model, with_keys("k1.5v1.5", kt), FEW_CHUNKS), 2) for kt in TRANSFORMS_AT_1_5]
     return rows
 
 
