@@ -18,20 +18,18 @@ __global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __gr
     if (threadIdx.x == 0) {
         sm.table_head = -1;
     }
-    make_prefix<C>(a, prefix, sm.scan);
-    const Split split(static_cast<long long>(prefix[a.batch]) * a.num_kv_heads * a.row_tiles, gridDim.x);
+    const Split split = split_work<C>(a, sm, prefix, gridDim.x);
     const int block = blockIdx.x;
-    if (block >= split.blocks) {
-        return;
-    }
-    const long long last = split.begin(block + 1);
-    for (long long pos = split.begin(block); pos < last;) {
-        const Place at(a, prefix, pos);
+    const unsigned long long last = split.begin(block + 1);
+    for (unsigned long long piece = split.begin(block); piece < last;) {
+        const Place at(a, prefix, piece);
         const Reach reach = reach_of(a, at.seq);
         const Units<C> units(reach);
-        const int begin = static_cast<int>(pos - at.item_begin);
-        const int end = static_cast<int>(min(last - at.item_begin, static_cast<long long>(units.total())));
-        pos = at.item_begin + end;
+        const int first = static_cast<int>(piece - at.first_piece);
+        const int taken = static_cast<int>(min(last - piece, static_cast<unsigned long long>(at.pieces - first)));
+        const int begin = first * split.piece;
+        const int end = min((first + taken) * split.piece, units.total());
+        piece += taken;
 
         const int chunk = units.chunk0 + min(begin, units.chunks) + warp;
         const int chunk_end = units.chunk0 + min(end, units.chunks);
@@ -56,8 +54,8 @@ __global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __gr
             sm.table_head = at.head;
         }
 
-        const int b0 = split.block_of(at.item_begin);
-        const int b1 = split.block_of(at.item_begin + units.total() - 1);
+        const int b0 = split.block_of(at.first_piece);
+        const int b1 = split.block_of(at.first_piece + at.pieces - 1);
         const bool alone = b0 == b1;
         const std::size_t slot = static_cast<std::size_t>(block) + at.item;
         LaneState<C> states[2];

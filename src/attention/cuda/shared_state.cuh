@@ -36,6 +36,7 @@ struct Config {
     static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
 };
 
+inline constexpr int kPieceSizes = 32;         // how many are tried
 inline constexpr int kTableBytes = 256 * 128;  // 256 centroids: 32 copies of a word, or 16 of two words
 
 template <class C>
@@ -57,6 +58,10 @@ struct Shared {
     int table_head;
     int is_last;
     unsigned scan[C::WARPS];
+    unsigned longest;                 // units of a sequence
+    unsigned pieces_of[kPieceSizes];  // pieces of all sequences by size
+    int piece;                        // units of a piece
+    int per_block;                    // pieces of a block
     // then unsigned prefix[batch + 1]
 };
 
@@ -97,26 +102,81 @@ struct Units {
     __device__ __forceinline__ int total() const { return max(1, chunks + 2 * granules); }
 };
 
-/// A contiguous share of all work: units [begin, end) of all (KV head, sequence, row tile).
+/// A cut of all work into pieces of `piece` units, the last of an item shorter, and `per_block` consecutive ones for a block.
 struct Split {
-    long long units;
-    int blocks;
+    int piece;
+    int per_block;
+    unsigned long long pieces;
 
-    __device__ __forceinline__ Split(long long total, int grid)
-        : units(total), blocks(static_cast<int>(min(total, (long long)grid))) {}
-    __device__ __forceinline__ long long begin(int block) const { return units * block / blocks; }
-    __device__ __forceinline__ int block_of(long long unit) const { return static_cast<int>(((unit + 1) * blocks - 1) / units); }
+    __device__ __forceinline__ unsigned long long begin(int block) const {
+        return min(static_cast<unsigned long long>(block) * per_block, pieces);
+    }
+    __device__ __forceinline__ int block_of(unsigned long long i) const { return static_cast<int>(i / per_block); }
 };
 
-/// prefix[s] <- units of the sequences before s, for one head and row tile; prefix[batch] the total. Whole block.
+/// Units that a block loses with every item that it touches: queries, first reads, sums of its warps.
+inline constexpr int kItemUnits = 24;
+
+/// Size of piece `i` of those that are tried: even parts of the longest sequence, then some for even shares across items.
 template <class C>
-__device__ __forceinline__ void make_prefix(const DecodeArgs& a, unsigned* prefix, unsigned* scan) {
+__device__ __forceinline__ int piece_size(int i, unsigned longest) {
+    const int units = i < kPieceSizes - 4 ? (longest + i) / (i + 1) : C::WARPS << (i - (kPieceSizes - 4));
+    return (units + C::WARPS - 1) / C::WARPS * C::WARPS;
+}
+
+/// prefix[s] <- pieces of the sequences before s, for one head and row tile; prefix[batch] the total. Whole block.
+template <class C>
+__device__ __forceinline__ Split split_work(const DecodeArgs& a, Shared<C>& sm, unsigned* prefix, int grid) {
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
+    if (threadIdx.x < kPieceSizes) {
+        sm.pieces_of[threadIdx.x] = 0;
+        sm.longest = 0;
+    }
+    __syncthreads();
+    unsigned longest = 0;
+    for (int s = threadIdx.x; s < a.batch; s += C::kThreads) {
+        prefix[s] = static_cast<unsigned>(Units<C>(reach_of(a, s)).total());
+        longest = max(longest, prefix[s]);
+    }
+    if (longest > 0) {
+        atomicMax(&sm.longest, longest);
+    }
+    __syncthreads();
+    const unsigned size = piece_size<C>(lane, sm.longest);
+    unsigned pieces = 0;
+    for (int s = warp; s < a.batch; s += C::WARPS) {
+        pieces += (prefix[s] + size - 1) / size;
+    }
+    if (pieces > 0) {
+        atomicAdd(&sm.pieces_of[lane], pieces);
+    }
+    __syncthreads();
+    if (warp == 0) {
+        const unsigned long long all = static_cast<unsigned long long>(sm.pieces_of[lane]) * a.num_kv_heads * a.row_tiles;
+        const unsigned per_block = static_cast<unsigned>((all + grid - 1) / grid);
+        const unsigned per_item = max(1u, sm.pieces_of[lane] / a.batch);
+        const unsigned items = per_block % per_item == 0   ? per_block / per_item
+                               : per_item % per_block == 0 ? 1u
+                                                           : per_block / per_item + 2u;
+        const unsigned cost = per_block * min(size, sm.longest) + items * kItemUnits;
+        unsigned least = cost;
+#pragma unroll
+        for (int step = 16; step >= 1; step /= 2) {
+            least = min(least, __shfl_xor_sync(kAllLanes, least, step));
+        }
+        const unsigned best = __ballot_sync(kAllLanes, cost == least);
+        if (lane == __ffs(best) - 1) {
+            sm.piece = size;
+            sm.per_block = per_block;
+        }
+    }
+    __syncthreads();
+    const unsigned piece = sm.piece;
     unsigned carry = 0;
     for (int base = 0; base < a.batch; base += C::kThreads) {
         const int s = base + static_cast<int>(threadIdx.x);
-        const unsigned own = s < a.batch ? static_cast<unsigned>(Units<C>(reach_of(a, s)).total()) : 0u;
+        const unsigned own = s < a.batch ? (prefix[s] + piece - 1) / piece : 0u;
         unsigned sum = own;
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
@@ -124,13 +184,13 @@ __device__ __forceinline__ void make_prefix(const DecodeArgs& a, unsigned* prefi
             sum += lane >= step ? other : 0u;
         }
         if (lane == 31) {
-            scan[warp] = sum;
+            sm.scan[warp] = sum;
         }
         __syncthreads();
         unsigned before = carry;
         for (int w = 0; w < C::WARPS; ++w) {
-            before += w < warp ? scan[w] : 0u;
-            carry += scan[w];
+            before += w < warp ? sm.scan[w] : 0u;
+            carry += sm.scan[w];
         }
         if (s < a.batch) {
             prefix[s] = before + sum - own;
@@ -141,33 +201,35 @@ __device__ __forceinline__ void make_prefix(const DecodeArgs& a, unsigned* prefi
         prefix[a.batch] = carry;
     }
     __syncthreads();
+    return {sm.piece, sm.per_block, static_cast<unsigned long long>(carry) * a.num_kv_heads * a.row_tiles};
 }
 
-/// Where in the grid of (KV head, sequence, row tile) a unit lies. Heads come first, so that a block that crosses into the next
+/// Where in the grid of (KV head, sequence, row tile) a piece lies. Heads come first, so that a block that crosses into the next
 /// sequence keeps its table; row tiles last, as they read the same codes.
 struct Place {
     int seq;
     int head;
     int row_tile;
     int item;
-    long long item_begin;
+    unsigned long long first_piece;  // of the item
+    unsigned pieces;                 // of the item
 
-    __device__ __forceinline__ Place(const DecodeArgs& a, const unsigned* prefix, long long unit) {
-        const long long per_head = static_cast<long long>(prefix[a.batch]) * a.row_tiles;
-        head = static_cast<int>(unit / per_head);
-        const long long in_head = unit - head * per_head;
+    __device__ __forceinline__ Place(const DecodeArgs& a, const unsigned* prefix, unsigned long long piece) {
+        const unsigned long long per_head = static_cast<unsigned long long>(prefix[a.batch]) * a.row_tiles;
+        head = static_cast<int>(piece / per_head);
+        const unsigned long long in_head = piece - head * per_head;
         int low = 0;
         int high = a.batch;
         while (high - low > 1) {
             const int mid = (low + high) / 2;
-            (static_cast<long long>(prefix[mid]) * a.row_tiles <= in_head ? low : high) = mid;
+            (static_cast<unsigned long long>(prefix[mid]) * a.row_tiles <= in_head ? low : high) = mid;
         }
         seq = low;
-        const unsigned units = prefix[low + 1] - prefix[low];
-        const long long seq_begin = static_cast<long long>(prefix[low]) * a.row_tiles;
-        row_tile = static_cast<int>((in_head - seq_begin) / units);
+        pieces = prefix[low + 1] - prefix[low];
+        const unsigned long long seq_begin = static_cast<unsigned long long>(prefix[low]) * a.row_tiles;
+        row_tile = static_cast<int>((in_head - seq_begin) / pieces);
         item = (head * a.batch + seq) * a.row_tiles + row_tile;
-        item_begin = head * per_head + seq_begin + static_cast<long long>(row_tile) * units;
+        first_piece = head * per_head + seq_begin + static_cast<unsigned long long>(row_tile) * pieces;
     }
 };
 

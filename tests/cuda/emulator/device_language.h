@@ -138,6 +138,11 @@ inline unsigned atomicAdd(unsigned* p, unsigned x) {
     *p += x;
     return before;
 }
+inline unsigned atomicMax(unsigned* p, unsigned x) {
+    const unsigned before = *p;
+    *p = std::max(*p, x);
+    return before;
+}
 #define __cvta_generic_to_shared(p) ::vecinfer::emulator::shared_address(p)
 using std::max;
 using std::min;
