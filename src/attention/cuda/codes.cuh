@@ -24,22 +24,32 @@ inline constexpr float kLeastNorm = 0x1p-40f;    // stands in for value norms of
 inline constexpr float kUnset = -1e30f;
 inline constexpr int kFlushChunks = 256;  // at most 32768 cells between flushes
 
-/// Codes of one granule as a lane reads them.
+/// Codes of one granule as a lane reads them. They come through shared memory, as registers for two chunks are not to be had; a
+/// lane reads what it copied itself, so no lane waits for another.
 template <int Words>
 struct LaneCodes {
+    static constexpr int kWidth = Words < 4 ? 4 * Words : 16;  // bytes of a copy
     std::uint32_t w[Words];
 
-    __device__ __forceinline__ void load(const std::uint8_t* granule, int lane) {
+    /// `stage`: of the granule, 128 * Words bytes.
+    static __device__ __forceinline__ void copy(std::uint32_t stage, const std::uint8_t* granule, int lane) {
+#pragma unroll
+        for (int i = 0; i < 4 * Words / kWidth; ++i) {
+            const int at = (32 * i + lane) * kWidth;
+            copy_async<kWidth>(stage + at, granule + at);
+        }
+    }
+    __device__ __forceinline__ void load(const std::uint8_t* stage, int lane) {
         if constexpr (Words == 1) {
-            w[0] = load_stream(reinterpret_cast<const std::uint32_t*>(granule) + lane);
+            w[0] = *reinterpret_cast<const std::uint32_t*>(stage + 4 * lane);
         } else if constexpr (Words == 2) {
-            const uint2 x = load_stream(reinterpret_cast<const uint2*>(granule) + lane);
+            const uint2 x = *reinterpret_cast<const uint2*>(stage + 8 * lane);
             w[0] = x.x;
             w[1] = x.y;
         } else {
 #pragma unroll
             for (int i = 0; i < Words / 4; ++i) {
-                const uint4 x = load_stream(reinterpret_cast<const uint4*>(granule) + 32 * i + lane);
+                const uint4 x = *reinterpret_cast<const uint4*>(stage + 16 * (32 * i + lane));
                 w[4 * i] = x.x;
                 w[4 * i + 1] = x.y;
                 w[4 * i + 2] = x.z;
@@ -210,10 +220,11 @@ __device__ __forceinline__ void flush(CodeSums<C>& acc, const float (&factor)[C:
     }
 }
 
-/// Chunks first, first + WARPS, ... below end. `o`: the warp's sums, zeroed here. They count in kFullP * 2^ref.
+/// Chunks first, first + WARPS, ... below end. `o`: the warp's sums, zeroed here, which count in kFullP * 2^ref. `stage`:
+/// kStageBytes of the warp.
 template <class C>
 __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm, const Place& at, const Reach& reach, int first,
-                                             int end, float* o, LaneState<C>& state) {
+                                             int end, float* o, const std::uint8_t* stage, LaneState<C>& state) {
     constexpr int NT = C::NT;
     constexpr int CH = C::CH;
     constexpr int Steps = C::HD / 32;
@@ -272,17 +283,26 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     }
 
     ChunkReader<C> reader(a, at, reach);
-    LaneCodes<C::kKeyWords> k[2 * CH];
-    LaneCodes<C::kValueWords> v[2 * CH];
+    using Keys = LaneCodes<C::kKeyWords>;
+    using Values = LaneCodes<C::kValueWords>;
+    const std::uint8_t* k_stage = stage;
+    const std::uint8_t* v_stage = stage + 2 * CH * reader.kKeyBytes;
+    const std::uint32_t k_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(k_stage));
+    const std::uint32_t v_to = k_to + 2 * CH * reader.kKeyBytes;
     std::uint32_t norms[2 * CH];
     int page = reader.page(a, first, lane);
 #pragma unroll
     for (int i = 0; i < 2 * CH; ++i) {
         const auto from = reader.granule(a, first, i, page);
-        k[i].load(from.keys, lane);
-        v[i].load(from.values, lane);
+        Keys::copy(k_to + i * reader.kKeyBytes, from.keys, lane);
         norms[i] = load_stream(reinterpret_cast<const std::uint32_t*>(from.norms) + g);
     }
+    copies_end();
+#pragma unroll
+    for (int i = 0; i < 2 * CH; ++i) {
+        Values::copy(v_to + i * reader.kValueBytes, reader.granule(a, first, i, page).values, lane);
+    }
+    copies_end();
     int page_after = reader.page(a, min(first + C::WARPS, end - 1), lane);
 
     int until_flush = 1;  // the first chunk sets the reference
@@ -292,6 +312,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         page = page_after;
         page_after = reader.page(a, min(next + C::WARPS, end - 1), lane);
 
+        copies_done<1>();
         float score[CH][NT][4];  // of cells g, g + 8 of either granule; relative to ref
         float weight[CH][NT][4];
         std::uint32_t zero_norms = 0;
@@ -299,7 +320,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         for (int i = 0; i < CH; ++i) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const LaneCodes<C::kKeyWords>& codes = k[2 * i + half];
+                Keys codes;
+                codes.load(k_stage + (2 * i + half) * reader.kKeyBytes, lane);
                 int c[NT][4];
 #pragma unroll
                 for (int s = 0; s < Steps; ++s) {
@@ -327,9 +349,10 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             norm_words[i] = norms[i];
             zero_norms |= (norms[i] - 0x01010101u) & ~norms[i];
             const auto from = reader.granule(a, next, i, page);
-            k[i].load(from.keys, lane);
+            Keys::copy(k_to + i * reader.kKeyBytes, from.keys, lane);
             norms[i] = load_stream(reinterpret_cast<const std::uint32_t*>(from.norms) + g);
         }
+        copies_end();
 
         const int cell0 = chunk * C::kChunk;
         float value_norm[CH][4];
@@ -456,6 +479,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         const int even = (2 * t) * 4 + g / 2;
         const int odd = even + 4;
         const bool low = g & 1;
+        copies_done<1>();
 #pragma unroll
         for (int i = 0; i < CH; ++i) {
             std::uint32_t p[NT][2];
@@ -484,10 +508,12 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                         digits[n][2 * parity + 1] = __byte_perm(p[n][parity], 0, half == 0 ? 0x1404 : 0x3424);
                     }
                 }
+                Values codes;
+                codes.load(v_stage + (2 * i + half) * reader.kValueBytes, lane);
 #pragma unroll
                 for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
                     std::uint32_t x[kUnit<C> / 4][4];
-                    look_up_values<C>(v[2 * i + half], tile, v_table, x);
+                    look_up_values<C>(codes, tile, v_table, x);
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
 #pragma unroll
@@ -498,13 +524,15 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                     }
                 }
             }
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const auto from = reader.granule(a, next, 2 * i + half, page);
-                v[2 * i + half].load(from.values, lane);
-            }
         }
+#pragma unroll
+        for (int i = 0; i < 2 * CH; ++i) {
+            Values::copy(v_to + i * reader.kValueBytes, reader.granule(a, next, i, page).values, lane);
+        }
+        copies_end();
     }
+    copies_done<0>();
+    __syncwarp();  // other lanes' copies, before the stage becomes something else
     float one[NT];
 #pragma unroll
     for (int n = 0; n < NT; ++n) {

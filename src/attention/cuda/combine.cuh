@@ -76,15 +76,15 @@ __device__ __forceinline__ float combined(const Shared<C>& sm, int kind, int ind
 #pragma unroll
     for (int w = 0; w < C::WARPS; ++w) {
         const float factor = sm.warp_factor[kind][w][row];
-        x += factor != 0.0f ? factor * sm.o[kind][w][index] : 0.0f;
+        x += factor != 0.0f ? factor * (kind == 0 ? sm.o[w][index] : sm.warp[w].o_exact[index]) : 0.0f;
     }
     return x;
 }
 
-/// Most blocks of a grid: what half of sm.o can hold of their references and sums.
+/// Most blocks of a grid: what sm.o can hold of their references and sums.
 template <class C>
 constexpr int max_blocks() {
-    return static_cast<int>(sizeof(Shared<C>::o) / 2 / sizeof(float2)) / C::kRows;
+    return static_cast<int>(sizeof(Shared<C>::o) / sizeof(float2)) / (2 * C::kRows);
 }
 
 /// Partial results of blocks b0 .. b1 of an item into sm.rows, sm.row_ref and sm.row_sum. Overwrites sm.o.

@@ -149,6 +149,10 @@ WorkspaceParts workspace_parts(const DecodeKernel& kernel, int blocks, std::size
 }
 
 Status launch_decode(const DecodeKernel& kernel, DecodeArgs args, int blocks, std::byte* workspace, Stream stream) {
+    // An error that the caller has not looked at yet is not ours to overwrite.
+    if (Status s = cuda_status(cudaPeekAtLastError(), "decode attention, an earlier call"); !s.ok()) {
+        return s;
+    }
     const std::size_t items = static_cast<std::size_t>(args.batch) * args.num_kv_heads * args.row_tiles;
     const WorkspaceParts parts = workspace_parts(kernel, blocks, items);
     args.counters = reinterpret_cast<unsigned*>(workspace);

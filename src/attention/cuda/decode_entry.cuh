@@ -8,6 +8,7 @@ namespace vecinfer::cuda {
 
 template <class C>
 DecodeKernel decode_entry(std::string_view name) {
+    static_assert(sizeof(Shared<C>) <= 222 * 1024, "shared memory of sm_90, less what lengths of sequences take");
     return {name,
             reinterpret_cast<const void*>(&decode_kernel<C>),
             C::KD,

@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __gr
         const bool alone = b0 == b1;
         const std::size_t slot = static_cast<std::size_t>(block) + at.item;
         LaneState<C> states[2];
-        attend_codes<C>(a, sm, at, reach, chunk, chunk_end, sm.o[0][warp], states[0]);
-        attend_exact<C>(a, sm, at, reach, granule, granule_end, sm.o[1][warp], states[1]);
+        attend_codes<C>(a, sm, at, reach, chunk, chunk_end, sm.o[warp], sm.warp[warp].stage, states[0]);
+        attend_exact<C>(a, sm, at, reach, granule, granule_end, sm.warp[warp].o_exact, states[1]);
         combine_stats<C>(sm, states);
         float* partial = a.partials + slot * 2 * C::kWarpFloats;
         for (int i = threadIdx.x; i < 2 * C::kWarpFloats; i += C::kThreads) {

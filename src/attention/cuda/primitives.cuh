@@ -45,6 +45,24 @@ __device__ __forceinline__ std::uint32_t load_stream(const std::uint32_t* p) {
     return r;
 }
 
+/// Copies `Bytes` (4, 8 or 16) to shared memory in the background. What a lane copied it may read after copies_done.
+template <int Bytes>
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
+    if constexpr (Bytes == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Bytes));
+    }
+}
+/// Ends a group of copies.
+__device__ __forceinline__ void copies_end() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits for all groups but the last `Pending`.
+template <int Pending>
+__device__ __forceinline__ void copies_done() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
 __device__ __forceinline__ void prefetch(const void* p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }

@@ -33,6 +33,7 @@ struct Config {
     static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
     static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
     static constexpr int kValueWords = HD / (8 * VD);
+    static constexpr int kStageBytes = 256 * CH * (kKeyWords + kValueWords);  // codes of a chunk
     static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
 };
 
@@ -43,7 +44,11 @@ template <class C>
 struct Shared {
     std::uint32_t k_table[256 * 32];
     std::uint32_t v_table[256 * 32];
-    float o[2][C::WARPS][C::kWarpFloats];                       // sums of a warp over codes, over f16 rows, layout (kAcc, lane)
+    float o[C::WARPS][C::kWarpFloats];  // sums of a warp over codes, layout (kAcc, lane)
+    union {
+        float o_exact[C::kWarpFloats];                   // over f16 rows
+        alignas(16) std::uint8_t stage[C::kStageBytes];  // codes on their way: K granules, then V granules
+    } warp[C::WARPS];
     float rows[2][C::kRows][C::HD];                             // finished sums: over codes, over f16 rows
     alignas(16) std::uint16_t q_exact[C::kColumns][C::HD + 8];  // f16 digits of the queries, original space
     alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];    // int8 digits of the transformed queries

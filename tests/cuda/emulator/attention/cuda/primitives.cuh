@@ -27,6 +27,13 @@ inline std::uint32_t load_stream(const std::uint32_t* p) {
 }
 
 inline void prefetch(const void*) {}
+template <int Bytes>
+void copy_async(std::uint32_t to, const void* from) {
+    std::memcpy(const_cast<void*>(emulator::shared_pointer(to)), from, Bytes);
+}
+inline void copies_end() {}
+template <int Pending>
+void copies_done() {}
 
 /// Products of a 16 x 32 A and a 32 x 8 B of signed bytes: this lane's four sums.
 inline void mma_s8s8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
