@@ -41,6 +41,11 @@ TEST_F(DecodeArgumentsTest, AreNamedWhenTheyAreBad) {
                   c.page_size = 80;
               }),
               "page_size: got 80, expected a multiple of 64 without a block table");
+    EXPECT_NE(refused([](CacheView& c, DecodeParams&) {
+                  c.block_table = nullptr;
+                  c.page_size = 1 << 30;
+              }).find("bytes a page, expected at most 4 GiB a page"),
+              std::string::npos);
     EXPECT_EQ(refused([](CacheView& c, DecodeParams&) { c.window_rows = 17; }), "window_rows: got 17, expected 18 to 1048576");
     EXPECT_EQ(refused([](CacheView& c, DecodeParams&) { c.window_k = nullptr; }), "window_k: got null, expected device memory");
     EXPECT_EQ(refused([](CacheView&, DecodeParams& p) { p.soft_cap = -1; }), "soft_cap: got -1, expected 0 or more");

@@ -19,8 +19,10 @@ namespace vecinfer::cuda {
 inline constexpr float kFullP = 65280.0f;        // p = 1; both bytes stay below 256
 inline constexpr float kMagic = 8388608.0f;      // 2^23: adding it leaves an integer in the low mantissa bits
 inline constexpr float kLeastP = 1.0f / 128.0f;  // a chunk whose largest p is below it moves the reference
-inline constexpr float kDeepest = 60.0f;         // octaves that the reference may fall below its maximum
-inline constexpr float kLeastNorm = 0x1p-40f;    // stands in for value norms of 0
+inline constexpr float kLeastLog = -7.0f;
+inline constexpr float kHeadroom = 2.0f;       // octaves between the largest p and a reference that was moved
+inline constexpr float kDeepest = 60.0f;       // octaves that the reference may fall below its maximum
+inline constexpr float kLeastNorm = 0x1p-40f;  // stands in for value norms of 0
 inline constexpr float kUnset = -1e30f;
 inline constexpr int kFlushChunks = 256;  // at most 32768 cells between flushes
 
@@ -31,25 +33,24 @@ struct LaneCodes {
     static constexpr int kWidth = Words < 4 ? 4 * Words : 16;  // bytes of a copy
     std::uint32_t w[Words];
 
-    /// `stage`: of the granule, 128 * Words bytes.
-    static __device__ __forceinline__ void copy(std::uint32_t stage, const std::uint8_t* granule, int lane) {
+    /// `stage`: the lane's place in that of the granule, 128 * Words bytes. `from`: its place in the granule.
+    static __device__ __forceinline__ void copy(std::uint32_t stage, const std::uint8_t* from) {
 #pragma unroll
         for (int i = 0; i < 4 * Words / kWidth; ++i) {
-            const int at = (32 * i + lane) * kWidth;
-            copy_async<kWidth>(stage + at, granule + at);
+            copy_async<kWidth>(stage + 32 * kWidth * i, from + 32 * kWidth * i);
         }
     }
-    __device__ __forceinline__ void load(const std::uint8_t* stage, int lane) {
+    __device__ __forceinline__ void load(const std::uint8_t* stage) {
         if constexpr (Words == 1) {
-            w[0] = *reinterpret_cast<const std::uint32_t*>(stage + 4 * lane);
+            w[0] = *reinterpret_cast<const std::uint32_t*>(stage);
         } else if constexpr (Words == 2) {
-            const uint2 x = *reinterpret_cast<const uint2*>(stage + 8 * lane);
+            const uint2 x = *reinterpret_cast<const uint2*>(stage);
             w[0] = x.x;
             w[1] = x.y;
         } else {
 #pragma unroll
             for (int i = 0; i < Words / 4; ++i) {
-                const uint4 x = *reinterpret_cast<const uint4*>(stage + 16 * (32 * i + lane));
+                const uint4 x = *reinterpret_cast<const uint4*>(stage + 512 * i);
                 w[4 * i] = x.x;
                 w[4 * i + 1] = x.y;
                 w[4 * i + 2] = x.z;
@@ -107,53 +108,69 @@ __device__ __forceinline__ void look_up_values(const LaneCodes<C::kValueWords>& 
     }
 }
 
-/// Addresses of the granules of one sequence and head.
+/// Addresses of the granules of one sequence and head, for this lane: its share of keys and values, its norm word. Everything but
+/// the page is 32 bits wide, so that an address is two multiply-adds.
 template <class C>
 struct ChunkReader {
+    using Keys = LaneCodes<C::kKeyWords>;
+    using Values = LaneCodes<C::kValueWords>;
     static constexpr int kGranules = 2 * C::CH;
-    static constexpr int kKeyBytes = 128 * C::kKeyWords;  // of a granule
-    static constexpr int kValueBytes = 128 * C::kValueWords;
+    static constexpr unsigned kKeyBytes = 128 * C::kKeyWords;  // of a granule
+    static constexpr unsigned kValueBytes = 128 * C::kValueWords;
 
-    const std::uint8_t* head_base;
+    const std::uint8_t* keys;
+    const std::uint8_t* values;
+    const std::uint8_t* norms;
     const std::int32_t* table;
     int seq;
     int last_granule;
+    int page_shift;  // granules
+    unsigned page_bytes;
 
-    __device__ __forceinline__ ChunkReader(const DecodeArgs& a, const Place& at, const Reach& reach)
-        : head_base(a.pages + at.head * a.head_bytes),
-          table(a.block_table != nullptr ? a.block_table + at.seq * a.table_stride : nullptr),
+    __device__ __forceinline__ ChunkReader(const DecodeArgs& a, const Place& at, const Reach& reach, int lane)
+        : table(a.block_table != nullptr ? a.block_table + at.seq * a.table_stride : nullptr),
           seq(at.seq),
-          last_granule((reach.len - 1) / 16) {}
-
-    /// Page of a chunk; General: of its granule lane % kGranules.
-    __device__ __forceinline__ int page(const DecodeArgs& a, int chunk, int lane) const {
-        const int granule = C::General ? min(chunk * kGranules + lane % kGranules, last_granule) : chunk * kGranules;
-        return table != nullptr ? table[granule >> (a.page_shift - 4)] : seq;
+          last_granule((reach.len - 1) / 16),
+          page_shift(a.page_shift - 4),
+          page_bytes(a.page_bytes) {
+        const std::uint8_t* head = a.pages + static_cast<std::uint64_t>(at.head) * a.head_bytes;
+        keys = head + Keys::kWidth * lane;
+        values = head + a.v_offset + Values::kWidth * lane;
+        norms = head + a.norm_offset + lane / 4 * 4;
     }
 
-    struct Address {
-        const std::uint8_t* keys;
-        const std::uint8_t* values;
-        const std::uint8_t* norms;
+    /// Page of a chunk; General: of its granule lane % kGranules.
+    __device__ __forceinline__ int page(int chunk, int lane) const {
+        const int granule = C::General ? min(chunk * kGranules + lane % kGranules, last_granule) : chunk * kGranules;
+        return table != nullptr ? table[granule >> page_shift] : seq;
+    }
+
+    /// Where granule i of a chunk whose page was found before lies.
+    struct Granule {
+        std::uint64_t page;  // bytes
+        unsigned index;      // in the page
+        int beyond;          // granules from there on, a constant
     };
-    /// Granule i of a chunk whose page was found before.
-    __device__ __forceinline__ Address granule(const DecodeArgs& a, int chunk, int i, int found) const {
-        const int mask = (1 << (a.page_shift - 4)) - 1;
+    __device__ __forceinline__ Granule granule(int chunk, int i, int found) const {
+        const unsigned mask = (1u << page_shift) - 1;
         if constexpr (C::General) {
-            const int in_page = min(chunk * kGranules + i, last_granule) & mask;
-            const std::uint8_t* base = head_base + __shfl_sync(kAllLanes, found, i) * a.page_bytes;
-            return {base + static_cast<std::int64_t>(in_page) * kKeyBytes,
-                    base + a.v_offset + static_cast<std::int64_t>(in_page) * kValueBytes,
-                    base + a.norm_offset + static_cast<std::int64_t>(in_page) * kNormBytes};
+            const unsigned page = static_cast<unsigned>(__shfl_sync(kAllLanes, found, i));
+            return {static_cast<std::uint64_t>(page) * page_bytes,
+                    static_cast<unsigned>(min(chunk * kGranules + i, last_granule)) & mask, 0};
         } else {
-            const int in_page = chunk * kGranules & mask;
-            const std::uint8_t* base = head_base + found * a.page_bytes;
-            const std::uint8_t* keys = base + static_cast<std::int64_t>(in_page) * kKeyBytes + i * kKeyBytes;
-            const std::uint8_t* values =
-                C::KD == C::VD ? keys + a.v_offset
-                               : base + a.v_offset + static_cast<std::int64_t>(in_page) * kValueBytes + i * kValueBytes;
-            return {keys, values, base + a.norm_offset + static_cast<std::int64_t>(in_page) * kNormBytes + i * kNormBytes};
+            return {static_cast<std::uint64_t>(static_cast<unsigned>(found)) * page_bytes,
+                    static_cast<unsigned>(chunk * kGranules) & mask, i};
         }
+    }
+    __device__ __forceinline__ const std::uint8_t* key(const Granule& x) const {
+        return keys + x.page + static_cast<std::uint64_t>(x.index) * kKeyBytes + x.beyond * kKeyBytes;
+    }
+    __device__ __forceinline__ const std::uint8_t* value(const Granule& x) const {
+        return values + x.page + static_cast<std::uint64_t>(x.index) * kValueBytes + x.beyond * kValueBytes;
+    }
+    __device__ __forceinline__ const std::uint32_t* norm(const Granule& x) const {
+        return reinterpret_cast<const std::uint32_t*>(norms + x.page + static_cast<std::uint64_t>(x.index) * kNormBytes +
+                                                      x.beyond * kNormBytes);
     }
 };
 
@@ -161,14 +178,14 @@ struct ChunkReader {
 template <class C>
 __device__ __forceinline__ void prefetch_codes(const DecodeArgs& a, const Place& at, const Reach& reach, int chunk) {
     using Reader = ChunkReader<C>;
-    const Reader reader(a, at, reach);
     const int lane = threadIdx.x & 31;
-    const auto from = reader.granule(a, chunk, 0, reader.page(a, chunk, lane));
-    for (int i = 128 * lane; i < Reader::kGranules * Reader::kKeyBytes; i += 4096) {
-        prefetch(from.keys + i);
+    const Reader reader(a, at, reach, 0);
+    const auto first = reader.granule(chunk, 0, reader.page(chunk, lane));
+    for (unsigned i = 128 * lane; i < Reader::kGranules * Reader::kKeyBytes; i += 4096) {
+        prefetch(reader.key(first) + i);
     }
-    for (int i = 128 * lane; i < Reader::kGranules * Reader::kValueBytes; i += 4096) {
-        prefetch(from.values + i);
+    for (unsigned i = 128 * lane; i < Reader::kGranules * Reader::kValueBytes; i += 4096) {
+        prefetch(reader.value(first) + i);
     }
 }
 
@@ -282,35 +299,36 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         }
     }
 
-    ChunkReader<C> reader(a, at, reach);
-    using Keys = LaneCodes<C::kKeyWords>;
-    using Values = LaneCodes<C::kValueWords>;
-    const std::uint8_t* k_stage = stage;
-    const std::uint8_t* v_stage = stage + 2 * CH * reader.kKeyBytes;
+    using Reader = ChunkReader<C>;
+    using Keys = typename Reader::Keys;
+    using Values = typename Reader::Values;
+    const Reader reader(a, at, reach, lane);
+    const std::uint8_t* k_stage = stage + Keys::kWidth * lane;
+    const std::uint8_t* v_stage = stage + 2 * CH * Reader::kKeyBytes + Values::kWidth * lane;
     const std::uint32_t k_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(k_stage));
-    const std::uint32_t v_to = k_to + 2 * CH * reader.kKeyBytes;
+    const std::uint32_t v_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(v_stage));
     std::uint32_t norms[2 * CH];
-    int page = reader.page(a, first, lane);
+    int page = reader.page(first, lane);
 #pragma unroll
     for (int i = 0; i < 2 * CH; ++i) {
-        const auto from = reader.granule(a, first, i, page);
-        Keys::copy(k_to + i * reader.kKeyBytes, from.keys, lane);
-        norms[i] = load_stream(reinterpret_cast<const std::uint32_t*>(from.norms) + g);
+        const auto from = reader.granule(first, i, page);
+        Keys::copy(k_to + i * Reader::kKeyBytes, reader.key(from));
+        norms[i] = load_stream(reader.norm(from));
     }
     copies_end();
 #pragma unroll
     for (int i = 0; i < 2 * CH; ++i) {
-        Values::copy(v_to + i * reader.kValueBytes, reader.granule(a, first, i, page).values, lane);
+        Values::copy(v_to + i * Reader::kValueBytes, reader.value(reader.granule(first, i, page)));
     }
     copies_end();
-    int page_after = reader.page(a, min(first + C::WARPS, end - 1), lane);
+    int page_after = reader.page(min(first + C::WARPS, end - 1), lane);
 
     int until_flush = 1;  // the first chunk sets the reference
     for (int chunk = first; chunk < end; chunk += C::WARPS) {
         // The last round loads its own chunk again, which costs less than a branch around every load.
         const int next = chunk + C::WARPS < end ? chunk + C::WARPS : chunk;
         page = page_after;
-        page_after = reader.page(a, min(next + C::WARPS, end - 1), lane);
+        page_after = reader.page(min(next + C::WARPS, end - 1), lane);
 
         copies_done<1>();
         float score[CH][NT][4];  // of cells g, g + 8 of either granule; relative to ref
@@ -318,28 +336,33 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         std::uint32_t zero_norms = 0;
 #pragma unroll
         for (int i = 0; i < CH; ++i) {
+            // Both granules step by step, as the sums of one wait for each other.
+            Keys codes[2];
+            codes[0].load(k_stage + 2 * i * Reader::kKeyBytes);
+            codes[1].load(k_stage + (2 * i + 1) * Reader::kKeyBytes);
+            int c[2][NT][4];
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                Keys codes;
-                codes.load(k_stage + (2 * i + half) * reader.kKeyBytes, lane);
-                int c[NT][4];
+            for (int s = 0; s < Steps; ++s) {
 #pragma unroll
-                for (int s = 0; s < Steps; ++s) {
-                    const KeyPiece row0 = look_up_key<C>(codes, 0, s, k_table);
-                    const KeyPiece row1 = look_up_key<C>(codes, 1, s, k_table);
+                for (int half = 0; half < 2; ++half) {
+                    const KeyPiece row0 = look_up_key<C>(codes[half], 0, s, k_table);
+                    const KeyPiece row1 = look_up_key<C>(codes[half], 1, s, k_table);
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
                         if (s == 0) {
-                            mma_s8s8_first(c[n], row0.low, row1.low, row0.high, row1.high, q[n][s][0], q[n][s][1]);
+                            mma_s8s8_first(c[half][n], row0.low, row1.low, row0.high, row1.high, q[n][s][0], q[n][s][1]);
                         } else {
-                            mma_s8s8(c[n], row0.low, row1.low, row0.high, row1.high, q[n][s][0], q[n][s][1]);
+                            mma_s8s8(c[half][n], row0.low, row1.low, row0.high, row1.high, q[n][s][0], q[n][s][1]);
                         }
                     }
                 }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
 #pragma unroll
                 for (int n = 0; n < NT; ++n) {
-                    score[i][n][2 * half] = static_cast<float>(c[n][0] * 128 + c[n][1]);
-                    score[i][n][2 * half + 1] = static_cast<float>(c[n][2] * 128 + c[n][3]);
+                    score[i][n][2 * half] = static_cast<float>(c[half][n][0] * 128 + c[half][n][1]);
+                    score[i][n][2 * half + 1] = static_cast<float>(c[half][n][2] * 128 + c[half][n][3]);
                 }
             }
         }
@@ -348,9 +371,9 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         for (int i = 0; i < 2 * CH; ++i) {
             norm_words[i] = norms[i];
             zero_norms |= (norms[i] - 0x01010101u) & ~norms[i];
-            const auto from = reader.granule(a, next, i, page);
-            Keys::copy(k_to + i * reader.kKeyBytes, from.keys, lane);
-            norms[i] = load_stream(reinterpret_cast<const std::uint32_t*>(from.norms) + g);
+            const auto from = reader.granule(next, i, page);
+            Keys::copy(k_to + i * Reader::kKeyBytes, reader.key(from));
+            norms[i] = load_stream(reader.norm(from));
         }
         copies_end();
 
@@ -445,8 +468,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 4));
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 8));
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
-                const bool stays = top == -INFINITY || (top <= 0.0f && top >= -4.0f);
-                const float ref = stays ? state.ref[n] : fmaxf(state.ref[n] + top + 1.0f, state.deepest[n]);
+                const bool stays = top == -INFINITY || (top <= 0.0f && top >= kLeastLog);
+                const float ref = stays ? state.ref[n] : fmaxf(state.ref[n] + top + kHeadroom, state.deepest[n]);
                 const float move = ref - state.ref[n];
                 factor[n] = exp2f(fminf(-move, kDeepest));  // beyond, there is nothing to scale yet
                 state.ref[n] = ref;
@@ -509,7 +532,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                     }
                 }
                 Values codes;
-                codes.load(v_stage + (2 * i + half) * reader.kValueBytes, lane);
+                codes.load(v_stage + (2 * i + half) * Reader::kValueBytes);
 #pragma unroll
                 for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
                     std::uint32_t x[kUnit<C> / 4][4];
@@ -527,7 +550,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         }
 #pragma unroll
         for (int i = 0; i < 2 * CH; ++i) {
-            Values::copy(v_to + i * reader.kValueBytes, reader.granule(a, next, i, page).values, lane);
+            Values::copy(v_to + i * Reader::kValueBytes, reader.value(reader.granule(next, i, page)));
         }
         copies_end();
     }

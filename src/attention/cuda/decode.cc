@@ -136,6 +136,9 @@ bool needs_general(const DecodeParams& p, const CacheView& c) {
 Status plan(const LayerCodec& codec, const CacheView& cache, const DecodeParams& p, Choice& choice, Device& device) {
     Status s = check_params(codec, p);
     s = s.ok() ? check_cache(cache, p.batch, p.num_q) : s;
+    if (const std::size_t bytes = s.ok() ? codec.page_bytes(cache.page_size) : 0; bytes > UINT32_MAX) {
+        s = argument_error("page_size", fmt::format("{}, which is {} bytes a page", cache.page_size, bytes), "at most 4 GiB a page");
+    }
     s = s.ok() ? ask_device(device) : s;
     const int rows = p.num_qo_heads / std::max(codec.num_kv_heads(), 1) * p.num_q;
     return s.ok() ? choose(codec, p.batch, rows, needs_general(p, cache), device, choice) : s;
@@ -227,10 +230,10 @@ DecodeArgs decode_args(const LayerCodec& codec, const CacheView& c, const Decode
     const HeadPage page = head_page(t.head_dim / t.k.sub_dim, t.head_dim / t.v.sub_dim, c.page_size);
     DecodeArgs a = {};
     a.pages = static_cast<const std::uint8_t*>(c.pages);
-    a.head_bytes = static_cast<std::int64_t>(page.bytes());
+    a.head_bytes = static_cast<std::uint32_t>(page.bytes());  // plan: a page fits into 32 bits
     a.page_bytes = a.head_bytes * t.num_kv_heads;
-    a.v_offset = static_cast<std::int64_t>(page.v_offset());
-    a.norm_offset = static_cast<std::int64_t>(page.norm_offset());
+    a.v_offset = static_cast<std::uint32_t>(page.v_offset());
+    a.norm_offset = static_cast<std::uint32_t>(page.norm_offset());
     a.block_table = c.block_table;
     a.table_stride = c.table_stride;
     a.page_shift = c.block_table != nullptr ? std::countr_zero(static_cast<unsigned>(c.page_size)) : 30;

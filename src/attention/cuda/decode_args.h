@@ -12,10 +12,10 @@ namespace vecinfer::cuda {
 struct DecodeArgs {
     // Codes, see codec/cuda/layout.h. Page of cell c of sequence s: block_table[s * table_stride + (c >> page_shift)], or s.
     const std::uint8_t* pages;
-    std::int64_t page_bytes;
-    std::int64_t head_bytes;
-    std::int64_t v_offset;
-    std::int64_t norm_offset;
+    std::uint32_t page_bytes;
+    std::uint32_t head_bytes;
+    std::uint32_t v_offset;
+    std::uint32_t norm_offset;
     const std::int32_t* block_table;
     std::int64_t table_stride;
     int page_shift;
