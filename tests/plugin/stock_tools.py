@@ -79,24 +79,22 @@ class Outcome:
         return total
 
 
-def limit_memory(bytes_or_none):
-    """For preexec_fn."""
-    if bytes_or_none is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (bytes_or_none, bytes_or_none))
-
-
 def run(command, env, memory_limit=None):
+    def limit():
+        if memory_limit is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+
     return Outcome(subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_SECONDS, check=False,
-                                  preexec_fn=lambda: limit_memory(memory_limit)))
+                                  preexec_fn=limit))
 
 
-def vecinfer(*arguments, memory_limit=None):
+def vecinfer(*arguments):
     """The command itself, with the stock tools and the plugin."""
     env = environment(plugin=False)
     env["VECINFER_TOOLS"] = str(setting("VECINFER_TOOLS"))
     env["VECINFER_PLUGIN"] = str(setting("VECINFER_PLUGIN"))
     return subprocess.run([str(setting("VECINFER_COMMAND")), *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=TOOL_SECONDS, check=False, preexec_fn=lambda: limit_memory(memory_limit))
+                          text=True, timeout=TOOL_SECONDS, check=False)
 
 
 def complete(model, prompt, tokens=16, *options, scheme=None, codebooks="none", plugin=True, context=512, memory_limit=None):
