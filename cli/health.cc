@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "environment.h"
 #include "launch.h"
 #include "locate.h"
 #include "process.h"
 #include "sidecar_choice.h"
 #include "vecinfer/scheme.h"
-#include "vecinfer/sidecar.h"
 #include "vecinfer/version.h"
 #include "verb.h"
 
@@ -85,6 +85,10 @@ std::string library_version(const std::string& library) {
     const std::size_t begin = library.rfind(".so.");
     const std::string version = begin == std::string::npos ? "" : library.substr(begin + 4);
     return std::count(version.begin(), version.end(), '.') == 2 ? version : "";
+}
+
+Result<Scheme> default_scheme() {
+    return parse_scheme(kDefaultScheme);
 }
 
 void add(Health& health, bool is_error, std::string what, std::string remedy) {
@@ -186,44 +190,6 @@ void examine_plugin(Health& health) {
     }
 }
 
-std::string codebooks_problem(const std::string& value) {
-    if (value == "none") {
-        return "";
-    }
-    for (std::size_t begin = 0; begin < value.size();) {
-        const std::size_t end = std::min(value.find(':', begin), value.size());
-        const Result<Sidecar> sidecar = load_sidecar(value.substr(begin, end - begin));
-        if (!sidecar.ok()) {
-            return sidecar.status().message();
-        }
-        begin = end + 1;
-    }
-    return "";
-}
-
-std::string problem_of(const std::string& name, const std::string& value) {
-    std::error_code error;
-    if (name == "VECINFER_SCHEME") {
-        return parse_scheme(value).status().message();
-    }
-    if (name == "VECINFER_CODEBOOKS") {
-        return codebooks_problem(value);
-    }
-    if (name == "VECINFER_QUIET") {
-        return value == "0" || value == "1" ? "" : "expected 0 or 1";
-    }
-    if (name == "VECINFER_ISA") {
-        return selected_isa_name().status().message();
-    }
-    if (name == "VECINFER_TOOLS") {
-        return fs::is_directory(value, error) ? "" : "not a folder";
-    }
-    if (name == "VECINFER_PLUGIN" || name == "GGML_BACKEND_PATH") {
-        return fs::is_regular_file(value, error) ? "" : "not a file";
-    }
-    return "";
-}
-
 void examine_helpers(const std::string& tools_dir, Health& health) {
     struct Helper {
         std::string_view name;
@@ -250,6 +216,26 @@ void examine_helpers(const std::string& tools_dir, Health& health) {
     }
 }
 
+// A scheme that must be calibrated, and nothing that says with what.
+void examine_calibration(Health& health) {
+    const auto text = environment_value("VECINFER_SCHEME");
+    const auto codebooks = environment_value("VECINFER_CODEBOOKS");
+    const Result<Scheme> scheme = text ? parse_scheme(*text) : default_scheme();
+    if (!scheme.ok() || (codebooks && !check_variable("VECINFER_CODEBOOKS", *codebooks).ok())) {
+        return;  // said already
+    }
+    if (codebooks) {
+        if (const Status status = choose_sidecar("", text ? std::optional(scheme.value()) : std::nullopt, codebooks).status();
+            !status.ok()) {
+            add(health, true, fmt::format("VECINFER_SCHEME and VECINFER_CODEBOOKS do not go together: {}", status.message()),
+                "correct or unset one of them");
+        }
+    } else if (!resolve(scheme.value(), false).ok()) {
+        add(health, false, fmt::format("VECINFER_SCHEME: {} needs a sidecar, and VECINFER_CODEBOOKS names none", *text),
+            fmt::format("`vecinfer calibrate -m MODEL -f TEXT --scheme {}` writes one beside each model that you use", *text));
+    }
+}
+
 void examine_environment(Health& health) {
     constexpr std::array kKnown = {"SCHEME"sv, "CODEBOOKS"sv, "ISA"sv, "TOOLS"sv, "PLUGIN"sv, "QUIET"sv};
     std::vector<std::string> names;
@@ -262,21 +248,20 @@ void examine_environment(Health& health) {
     }
     std::sort(names.begin(), names.end());
     for (const std::string& name : names) {
-        VariableHealth variable{name, *environment_value(name.c_str()), ""};
-        variable.problem = problem_of(name, variable.value);
-        if (!variable.problem.empty()) {
-            add(health, true, fmt::format("{}={}: {}", name, variable.value, variable.problem),
-                fmt::format("correct or unset {}", name));
-        } else if (name.starts_with(kPrefix)) {
-            const std::string suffix = name.substr(kPrefix.size());
-            const std::string_view guess = nearest(suffix, kKnown);
-            if (!guess.empty() && guess != suffix) {
-                variable.problem = fmt::format("no such variable, did you mean {}{}?", kPrefix, guess);
-                add(health, false, fmt::format("{}: {}", name, variable.problem), fmt::format("rename or unset {}", name));
+        VariableHealth variable{.name = name, .value = *environment_value(name.c_str())};
+        if (const auto right = right_value_of(name)) {
+            variable.checked_as = *right;
+            variable.problem = check_variable(name, variable.value).message();
+            if (!variable.problem.empty()) {
+                add(health, true, variable.problem, fmt::format("correct or unset {}", name));
             }
+        } else if (const std::string_view guess = nearest(name.substr(kPrefix.size()), kKnown); !guess.empty()) {
+            variable.problem = fmt::format("no such variable, did you mean {}{}?", kPrefix, guess);
+            add(health, false, fmt::format("{}: {}", name, variable.problem), fmt::format("rename or unset {}", name));
         }
         health.variables.push_back(variable);
     }
+    examine_calibration(health);
 }
 
 }  // namespace

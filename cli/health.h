@@ -30,7 +30,8 @@ struct HelperHealth {
 struct VariableHealth {
     std::string name;
     std::string value;
-    std::string problem;  // empty: valid
+    std::string checked_as;  // what the value is or should be; empty: VecInfer does not use the variable
+    std::string problem;     // empty: none
 };
 
 struct Health {

@@ -7,7 +7,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+
+#include "vecinfer/scheme.h"
 
 namespace vecinfer::cli {
 namespace {
@@ -17,10 +20,14 @@ using namespace std::string_view_literals;
 constexpr std::array kModelOptions = {"-m"sv, "--model"sv};
 constexpr std::array kDeviceOptions = {"-dev"sv, "--device"sv};
 constexpr std::array kFlashOptions = {"-fa"sv, "--flash-attn"sv};
-constexpr std::array kFlashOff = {"off"sv, "0"sv, "false"sv, "disabled"sv};
+constexpr std::array kOff = {"off"sv, "0"sv, "false"sv, "disabled"sv};
 constexpr std::array kKeyTypeOptions = {"-ctk"sv, "--cache-type-k"sv};
 constexpr std::array kValueTypeOptions = {"-ctv"sv, "--cache-type-v"sv};
 constexpr std::array kLayerOptions = {"-ngl"sv, "--gpu-layers"sv, "--n-gpu-layers"sv};
+constexpr std::array kContextOptions = {"-c"sv, "--ctx-size"sv};
+constexpr std::array kFitOptions = {"-fit"sv, "--fit"sv, "-fitt"sv, "--fit-target"sv, "-fitc"sv, "--fit-ctx"sv};
+constexpr std::array kFitSwitches = {"-fit"sv, "--fit"sv};
+constexpr const char* kFitVariable = "LLAMA_ARG_FIT";
 constexpr std::array kOffloadOptions = {"-nkvo"sv, "--no-kv-offload"sv};
 // Their values are free text, which may look like an option.
 constexpr std::array kTextOptions = {"-p"sv, "--prompt"sv, "-sys"sv, "--system-prompt"sv, "-r"sv, "--reverse-prompt"sv};
@@ -80,6 +87,13 @@ std::vector<std::string> values_in_force(const LaunchRequest& request, std::span
         return all;
     }
     return given.empty() ? given : std::vector<std::string>{given.back()};
+}
+
+bool leaves_out_plugin(const LaunchRequest& request) {
+    const auto devices = option_values(request.passthrough, kDeviceOptions);
+    return !request.plugin || (!devices.empty() && std::none_of(devices.begin(), devices.end(), [](const std::string& d) {
+        return d.find(kDevice) != std::string::npos;
+    }));
 }
 
 std::string quoted(const std::string& word) {
@@ -142,6 +156,11 @@ Launch build_launch(const LaunchRequest& request) {
     launch.argv.insert(launch.argv.end(), request.defaults.begin(), request.defaults.end());
     launch.argv.insert(launch.argv.end(), request.passthrough.begin(), request.passthrough.end());
 
+    // llama-bench, which takes lists of values, moves layers only if it is asked to.
+    const bool fit_is_given = has_option(request.passthrough, kFitOptions) || environment_value(kFitVariable);
+    if (!leaves_out_plugin(request) && !request.value_lists && !fit_is_given) {
+        launch.environment.emplace_back(kFitVariable, "off");
+    }
     if (request.plugin) {
         launch.environment.emplace_back("GGML_BACKEND_PATH", request.plugin->string());
         launch.environment.emplace_back("VECINFER_SCHEME", request.scheme);
@@ -160,11 +179,9 @@ std::vector<std::string> passthrough_warnings(const LaunchRequest& request) {
         return warnings;
     }
     const std::span<const std::string> arguments = request.passthrough;
-    const auto devices = option_values(arguments, kDeviceOptions);
-    if (!devices.empty() &&
-        std::none_of(devices.begin(), devices.end(), [](const std::string& d) { return d.find(kDevice) != std::string::npos; })) {
-        warnings.push_back(
-            fmt::format("warning: -dev {} leaves out {}, so the cache will not be compressed", devices.back(), kDevice));
+    if (leaves_out_plugin(request)) {
+        warnings.push_back(fmt::format("warning: -dev {} leaves out {}, so the cache will not be compressed",
+                                       option_values(arguments, kDeviceOptions).back(), kDevice));
     }
     const auto layers = option_values(arguments, kLayerOptions);
     if (all_in(layers, std::array{"0"sv})) {
@@ -178,6 +195,36 @@ std::vector<std::string> passthrough_warnings(const LaunchRequest& request) {
     return warnings;
 }
 
+std::vector<std::string> passthrough_notes(const LaunchRequest& request) {
+    std::vector<std::string> notes;
+    const Result<Scheme> scheme = parse_scheme(request.scheme);
+    if (!request.plugin || !scheme.ok() || scheme->is_f16() || !passthrough_warnings(request).empty()) {
+        return notes;
+    }
+    const std::vector<std::string> contexts = option_values(request.passthrough, kContextOptions);
+    const long context = contexts.empty() ? 0 : std::strtol(contexts.back().c_str(), nullptr, 10);
+    const WindowSpec& window = scheme->window;
+    if (context > 0 && context <= window.recent + window.sink) {
+        notes.push_back(
+            fmt::format("note: with -c {} nothing is read from codes: the window of {} keeps the latest {} and the first {} "
+                        "tokens in f16",
+                        context, request.scheme, window.recent, window.sink));
+    }
+
+    std::vector<std::string> fits = option_values(request.passthrough, kFitSwitches);
+    if (fits.empty() && has_option(request.passthrough, kFitOptions)) {
+        fits.emplace_back("on");
+    } else if (const auto value = environment_value(kFitVariable); fits.empty() && value && !request.value_lists) {
+        fits.push_back(*value);
+    }
+    if (!fits.empty() && !contains(kOff, fits.back())) {
+        notes.push_back(
+            "note: -fit on: layers whose cache does not fit into memory may move to the stock CPU device, where they are not "
+            "compressed");
+    }
+    return notes;
+}
+
 Status check_passthrough(const LaunchRequest& request) {
     if (!request.plugin || request.scheme == "f16" || !passthrough_warnings(request).empty()) {
         return {};
@@ -187,7 +234,7 @@ Status check_passthrough(const LaunchRequest& request) {
             argument, got, fmt::format("{} with scheme {}; --no-plugin runs the stock tool as it is", expected, request.scheme));
     };
     for (const std::string& value : values_in_force(request, kFlashOptions)) {
-        if (contains(kFlashOff, value)) {
+        if (contains(kOff, value)) {
             return refused(kFlashOptions[0], value, "on, as only flash attention reads a compressed cache,");
         }
     }

@@ -34,7 +34,9 @@ struct Launch {
     Environment environment;        // changes to this process's environment
 };
 
-/// Adds `-m`, `-dev VecInfer` (with a plugin) and `-fa`, each unless the user gave it, before the arguments of the user.
+/// Adds `-m`, `-dev VecInfer` (with a plugin) and `-fa`, each unless the user gave it, before the arguments of the user. With the
+/// plugin's device LLAMA_ARG_FIT=off too, unless the user has an opinion: llama.cpp would rather move layers that do not fit into
+/// memory to an f16 cache than say so. A variable, as llama.cpp's releases differ in whether they know the option.
 Launch build_launch(const LaunchRequest& request);
 
 /// Whether `arguments` hold an option under one of `names`. Values of prompt options are not taken for options.
@@ -47,6 +49,9 @@ std::vector<std::string> passthrough_models(std::span<const std::string> argumen
 
 /// One line for everything in the user's arguments that keeps the cache from being compressed.
 std::vector<std::string> passthrough_warnings(const LaunchRequest& request);
+
+/// One line for everything else that may surprise: a context that lies in the window as a whole, layers that may be moved.
+std::vector<std::string> passthrough_notes(const LaunchRequest& request);
 
 /// An error for arguments of the user, or variables of llama.cpp, under which a compressed cache cannot run: flash attention off,
 /// cache types other than f16. ok() if the cache is not compressed anyway.

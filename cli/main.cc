@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 
+#include "standard_streams.h"
 #include "vecinfer/version.h"
 #include "verb.h"
 
@@ -123,9 +123,5 @@ int dispatch(int argc, char** argv) {
 }  // namespace vecinfer::cli
 
 int main(int argc, char** argv) {
-    try {
-        return vecinfer::cli::dispatch(argc, argv);
-    } catch (const std::exception& error) {
-        return vecinfer::cli::fail(error.what());
-    }
+    return vecinfer::cli::run_program([&] { return vecinfer::cli::dispatch(argc, argv); });
 }

@@ -33,6 +33,14 @@ Result<std::optional<Scheme>> SchemeOption::asked() const {
                    : Status(scheme.status().code(), fmt::format("{}: {}", kVariable, scheme.status().message()));
 }
 
+CLI::Option* add_codebooks_option(CLI::App& app, std::string& value) {
+    return app
+        .add_option("--codebooks", value,
+                    "sidecar of `vecinfer calibrate`, or none for data-free codebooks (default: a fitting one beside the model)")
+        ->check([](const std::string& text) { return text.empty() ? "got nothing, expected a sidecar file or none" : ""; })
+        ->type_name("FILE|none");
+}
+
 int scheme_error(std::string_view message) {
     return usage_error("", message);
 }

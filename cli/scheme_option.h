@@ -1,4 +1,4 @@
-// --scheme, with VECINFER_SCHEME behind it, the same for every verb that takes one.
+// --scheme, with VECINFER_SCHEME behind it, and --codebooks, the same for every verb that takes them.
 #pragma once
 
 #include <optional>
@@ -28,6 +28,9 @@ private:
     std::string text_;
     const CLI::Option* option_ = nullptr;
 };
+
+/// Adds --codebooks FILE|none to `app`; an empty value is an error.
+CLI::Option* add_codebooks_option(CLI::App& app, std::string& value);
 
 /// usage_error() for a scheme, pointing to the help that lists families, widths and options.
 int scheme_error(std::string_view message);

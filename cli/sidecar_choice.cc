@@ -102,23 +102,36 @@ Result<SidecarChoice> named_sidecar(const fs::path& model, const std::optional<S
     return with_sidecar(wanted, path);
 }
 
-// Several files as the plugin takes them in VECINFER_CODEBOOKS: the first that fits, else why the first does not.
-Result<SidecarChoice> named_sidecars(const fs::path& model, const std::optional<Scheme>& scheme, const std::string& list) {
+// The files of a list as the plugin takes it in VECINFER_CODEBOOKS.
+std::vector<std::string> files_of(const std::string& list) {
     std::error_code error;
-    if (list.find(':') == std::string::npos || fs::exists(list, error)) {
-        return named_sidecar(model, scheme, list);
+    if (fs::exists(list, error)) {
+        return {list};
+    }
+    std::vector<std::string> files;
+    for (std::size_t begin = 0; begin <= list.size();) {
+        const std::size_t end = std::min(list.find(':', begin), list.size());
+        files.push_back(list.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return files;
+}
+
+// The first file that fits, else why the first does not. One that nobody can read is a mistake, and not passed over; one for
+// another model or scheme is what lists are for.
+Result<SidecarChoice> named_sidecars(const fs::path& model, const std::optional<Scheme>& scheme, const std::string& list) {
+    if (const Status status = check_codebooks(list); !status.ok()) {
+        return Status(status.code(), "codebooks: " + status.message());
     }
     Status first_failure;
-    for (std::size_t begin = 0; begin < list.size();) {
-        const std::size_t end = std::min(list.find(':', begin), list.size());
-        const Result<SidecarChoice> choice = named_sidecar(model, scheme, list.substr(begin, end - begin));
+    for (const std::string& file : files_of(list)) {
+        const Result<SidecarChoice> choice = named_sidecar(model, scheme, file);
         if (choice.ok()) {
             return choice;
         }
         if (first_failure.ok()) {
             first_failure = choice.status();
         }
-        begin = end + 1;
     }
     return first_failure;
 }
@@ -208,6 +221,18 @@ fs::path default_sidecar(const fs::path& model) {
     return model.parent_path() / (model_stem(model) + std::string(kSidecarSuffix));
 }
 
+Status check_codebooks(const std::string& list) {
+    for (const std::string& file : files_of(list)) {
+        if (file.empty()) {
+            return argument_error("list of sidecars", list, "a file name before and behind each ':'");
+        }
+        if (const Status status = load_sidecar(file).status(); !status.ok()) {
+            return status;
+        }
+    }
+    return {};
+}
+
 Status check_gguf(const fs::path& path, std::string_view argument) {
     std::error_code error;
     if (!fs::exists(path, error)) {
@@ -226,6 +251,14 @@ Status check_gguf(const fs::path& path, std::string_view argument) {
         return Status(ErrorCode::corrupt_data, fmt::format("{}: {} is not a GGUF file", argument, path.string()));
     }
     return {};
+}
+
+Status check_context(std::int64_t context, const ModelInfo& model) {
+    if (model.context_length <= 0 || context <= model.context_length) {
+        return {};
+    }
+    return argument_error("--ctx", std::to_string(context),
+                          fmt::format("at most the model's context of {}", model.context_length));
 }
 
 Status check_model(const Sidecar& sidecar, const fs::path& sidecar_path, const ModelInfo& model, const fs::path& model_path) {

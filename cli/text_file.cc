@@ -66,16 +66,22 @@ Status check_text(const fs::path& path, std::string_view argument) {
     if (file.peek() == std::ifstream::traits_type::eof()) {
         return Status(ErrorCode::corrupt_data, fmt::format("{}: {} is empty", argument, path.string()));
     }
+    bool is_blank = true;
     Utf8Check check;
     std::vector<char> part(1 << 16);
     std::int64_t bad = -1;
     while (bad < 0 && file) {
         file.read(part.data(), static_cast<std::streamsize>(part.size()));
-        bad = check.feed({part.data(), static_cast<std::size_t>(file.gcount())});
+        const std::string_view bytes(part.data(), static_cast<std::size_t>(file.gcount()));
+        bad = check.feed(bytes);
+        is_blank = is_blank && bytes.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
     }
     if (bad = bad < 0 ? check.finish() : bad; bad >= 0) {
         return Status(ErrorCode::corrupt_data,
                       fmt::format("{}: {} is not UTF-8 at byte {}, expected plain text", argument, path.string(), bad));
+    }
+    if (is_blank) {
+        return Status(ErrorCode::corrupt_data, fmt::format("{}: {} is blank", argument, path.string()));
     }
     return {};
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 
+#include "environment.h"
 #include "launch.h"
 #include "locate.h"
 #include "scheme_option.h"
@@ -92,11 +93,7 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
     app.add_option("-m,--model", options.model, "GGUF model")->type_name("MODEL");
     CLI::Option* scheme = options.scheme.add_to(
         app, fmt::format("how the cache is stored, see `vecinfer --help` (default {}; f16: not compressed)", kDefaultScheme));
-    CLI::Option* codebooks =
-        app.add_option("--codebooks", options.codebooks,
-                       "sidecar of `vecinfer calibrate`, or none for data-free codebooks (default: a fitting one "
-                       "beside the model)");
-    codebooks->type_name("FILE|none");
+    CLI::Option* codebooks = add_codebooks_option(app, options.codebooks);
     app.add_flag("--no-plugin", options.no_plugin, "the plain stock tool, as a baseline")->excludes(scheme)->excludes(codebooks);
     app.add_option("--tools-dir", options.tools_dir, "folder of the llama.cpp tools (default: VECINFER_TOOLS, then PATH)")
         ->type_name("DIR");
@@ -119,6 +116,12 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
     }
     if (!scheme_asked.ok()) {
         return scheme_error(scheme_asked.status().message());
+    }
+    const EnvironmentUse use = {.plugin = !options.no_plugin,
+                                .tools = options.tools_dir.empty(),
+                                .codebooks = !options.no_plugin && codebooks->count() == 0};
+    if (const Status status = check_environment(use); !status.ok()) {
+        return fail(status.message());
     }
     const std::string_view tool = options.chat ? verb.chat_tool : verb.tool;
     LaunchRequest request{.model = options.model,
@@ -147,8 +150,10 @@ int run_tool_verb(const ToolVerb& verb, const VerbCall& call) {
             return report(verb.name, status);
         }
     }
-    for (const std::string& warning : passthrough_warnings(request)) {
-        note(warning);
+    for (const std::vector<std::string>& lines : {passthrough_warnings(request), passthrough_notes(request)}) {
+        for (const std::string& line : lines) {
+            note(line);
+        }
     }
 
     const Launch launch = build_launch(request);

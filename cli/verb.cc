@@ -8,6 +8,8 @@
 #include <memory>
 #include <numeric>
 
+#include "standard_streams.h"
+
 namespace vecinfer::cli {
 namespace {
 
@@ -58,17 +60,17 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 int fail(std::string_view message) {
-    fmt::print(stderr, "vecinfer: error: {}\n", one_line(message));
+    write_error_line("error: " + one_line(message));
     return kExitFailure;
 }
 
 int usage_error(std::string_view verb, std::string_view message) {
-    fmt::print(stderr, "vecinfer: error: {} (see `vecinfer {}{}--help`)\n", one_line(message), verb, verb.empty() ? "" : " ");
+    write_error_line(fmt::format("error: {} (see `vecinfer {}{}--help`)", one_line(message), verb, verb.empty() ? "" : " "));
     return kExitUsage;
 }
 
 void note(std::string_view message) {
-    fmt::print(stderr, "vecinfer: {}\n", one_line(message));
+    write_error_line(one_line(message));
 }
 
 void set_up_help(CLI::App& app, std::string_view usage, std::string_view examples) {

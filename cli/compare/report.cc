@@ -34,7 +34,7 @@ std::string number(const Json& value, std::string_view format) {
 
 void add_tables(HtmlPage& page, const Json& result) {
     std::vector<std::vector<std::string>> costs = {{"cache", "bits", "effective bits", "bytes/token", "effective bytes/token",
-                                                    "perplexity", "ratio", "KLD mean", "KLD 99%", "KLD max", "same top-1",
+                                                    "perplexity", "ratio", "KLD mean", "+/-", "KLD 99%", "KLD max", "same top-1",
                                                     "retrieval"}};
     std::vector<std::size_t> marked;
     for (const Json& row : result["rows"]) {
@@ -43,11 +43,12 @@ void add_tables(HtmlPage& page, const Json& result) {
                                          number(row["effective_bytes_per_token"], "{:.0f}")};
         const Json& q = row["quality"];
         if (q.is_object()) {
-            line.insert(line.end(), {number(q["ppl"], "{:.3f}"), number(q["ppl_ratio"], "{:.4f}"),
-                                     number(q["kld_mean"], "{:.5f}"), number(q["kld_p99"], "{:.4f}"),
-                                     number(q["kld_max"], "{:.3f}"), fmt::format("{:.1f}%", 100 * q["top1"].get<double>())});
+            line.insert(line.end(),
+                        {number(q["ppl"], "{:.3f}"), number(q["ppl_ratio"], "{:.4f}"), number(q["kld_mean"], "{:.5f}"),
+                         number(q.value("kld_mean_err", Json()), "{:.5f}"), number(q["kld_p99"], "{:.4f}"),
+                         number(q["kld_max"], "{:.3f}"), fmt::format("{:.1f}%", 100 * q["top1"].get<double>())});
         } else {
-            line.insert(line.end(), 6, "");
+            line.insert(line.end(), 7, "");
         }
         const Json& r = row["retrieval"];
         line.push_back(r.is_object() ? fmt::format("{}/{}", r["exact"].get<int>(), r["total"].get<int>()) : "");
@@ -62,6 +63,9 @@ void add_tables(HtmlPage& page, const Json& result) {
                     "codes, scales, norms, window and codebooks at a context of {} tokens; bits and bytes/token are what "
                     "each further token adds. Perplexity and KL divergence (nats) are over the second half of each chunk.",
                     result["settings"]["footprint_ctx"].get<std::int64_t>()));
+    if (const std::string note = sample_note(result); !note.empty()) {
+        page.warning(note);
+    }
     for (const Json& row : result["rows"]) {
         if (row["reason"].is_string()) {
             page.warning(fmt::format("{}: {}: {}", row["name"].get<std::string>(), row["status"].get<std::string>(),

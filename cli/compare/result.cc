@@ -99,6 +99,14 @@ Json speed_at(const Json& row, const std::string& kind, int depth) {
     return nullptr;
 }
 
+std::string sample_note(const Json& result) {
+    if (result["settings"]["chunks"].get<int>() >= 2) {
+        return "";
+    }
+    return "Only 1 chunk was measured: all figures of quality have large errors, beyond the +/- of the KLD; use --chunks 10 or "
+           "more.\n";
+}
+
 std::vector<std::string> pareto_front(const Json& result) {
     struct Point {
         double bits;
@@ -170,7 +178,7 @@ std::string result_table(const Json& result) {
     const Json& settings = result["settings"];
     const bool retrieval = settings["retrieval"].is_object();
     std::vector<std::vector<std::string>> cells = {
-        {"", "eff.bits", "bytes/token", "perplexity", "ratio", "KLD mean", "99%", "max", "top-1"}};
+        {"", "eff.bits", "bytes/token", "perplexity", "ratio", "KLD mean", "+/-", "99%", "max", "top-1"}};
     if (retrieval) {
         cells[0].emplace_back("retrieval");
     }
@@ -192,6 +200,7 @@ std::string result_table(const Json& result) {
                                          figure(at(quality, "ppl"), "{:.3f}"),
                                          figure(at(quality, "ppl_ratio"), "{:.4f}"),
                                          figure(at(quality, "kld_mean"), "{:.5f}"),
+                                         figure(at(quality, "kld_mean_err"), "{:.5f}"),
                                          figure(at(quality, "kld_p99"), "{:.3f}"),
                                          figure(at(quality, "kld_max"), "{:.2f}"),
                                          top1.is_number() ? fmt::format("{:.1f}%", 100 * top1.get<double>()) : "-"};
@@ -214,6 +223,7 @@ std::string result_table(const Json& result) {
     text += fmt::format(
         "\n* no other has both fewer bits and a lower KLD. Bits and bytes count everything at {} tokens of context.\n",
         settings["footprint_ctx"].get<std::int64_t>());
+    text += sample_note(result);
     if (!depths.empty()) {
         text += "prompt@N and decode@N are tokens/s with N tokens in the cache.";
         text += disturbed ? " Other programs were busy during some: do not trust the speeds.\n" : "\n";
@@ -237,6 +247,7 @@ std::string result_csv(const Json& result) {
                                        "ppl",
                                        "ppl_ratio",
                                        "kld_mean",
+                                       "kld_mean_err",
                                        "kld_p99",
                                        "kld_max",
                                        "top1",
@@ -255,7 +266,7 @@ std::string result_csv(const Json& result) {
                                  "effective_bytes_per_token"}) {
             fields.push_back(csv_field(row[name]));
         }
-        for (const char* name : {"ppl", "ppl_ratio", "kld_mean", "kld_p99", "kld_max", "top1"}) {
+        for (const char* name : {"ppl", "ppl_ratio", "kld_mean", "kld_mean_err", "kld_p99", "kld_max", "top1"}) {
             fields.push_back(csv_field(at(row["quality"], name)));
         }
         fields.push_back(csv_field(at(row["retrieval"], "exact")));

@@ -20,6 +20,8 @@ struct RunFacts {
 /// docs/compare.md describes every field.
 Json result_json(const CompareOptions& options, const RunFacts& facts, const std::vector<Row>& rows);
 
+/// A line that says how little was measured, empty if it was not that little.
+std::string sample_note(const Json& result);
 /// Schemes and peers for which no other has both fewer effective bits and a lower mean KLD.
 std::vector<std::string> pareto_front(const Json& result);
 

@@ -63,6 +63,21 @@ Result<double> number(std::string_view text, std::string_view label) {
     return Status(ErrorCode::corrupt_data, fmt::format("no '{}' in the tool's output", label));
 }
 
+// The number behind the "±" of that line; null if there is none.
+Json standard_error(std::string_view text, std::string_view label) {
+    constexpr std::string_view kSign = "\u00b1";
+    for (const std::string_view line : lines_of(text)) {
+        const std::size_t at = behind(line, label) ? line.find(kSign) : std::string_view::npos;
+        if (at != std::string_view::npos) {
+            const std::string_view digits = trimmed(line.substr(at + kSign.size()));
+            double value = 0;
+            const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+            return error == std::errc() && end != digits.data() ? Json(value) : Json();
+        }
+    }
+    return nullptr;
+}
+
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const std::size_t n = values.size();
@@ -76,7 +91,8 @@ Result<Json> scrape_perplexity(std::string_view text) {
     if (!ppl.ok()) {
         return ppl.status();
     }
-    return Json{{"ppl", ppl.value()}, {"ppl_ratio", 1.0}, {"kld_mean", 0.0}, {"kld_p99", 0.0}, {"kld_max", 0.0}, {"top1", 1.0}};
+    return Json{{"ppl", ppl.value()}, {"ppl_ratio", 1.0}, {"kld_mean", 0.0}, {"kld_mean_err", 0.0},
+                {"kld_p99", 0.0},     {"kld_max", 0.0},   {"top1", 1.0}};
 }
 
 Result<Json> scrape_divergence(std::string_view text) {
@@ -94,6 +110,7 @@ Result<Json> scrape_divergence(std::string_view text) {
         json[name] = value.value();
     }
     json["top1"] = json["top1"].get<double>() / 100;
+    json["kld_mean_err"] = standard_error(text, "Mean KLD:");
     return json;
 }
 

@@ -13,7 +13,8 @@ namespace vecinfer::cli {
 
 /// "ppl" of `llama-perplexity`.
 Result<Json> scrape_perplexity(std::string_view text);
-/// ppl, ppl_ratio, kld_mean, kld_p99, kld_max (nats) and top1 (0 to 1) of `llama-perplexity --kl-divergence`.
+/// ppl, ppl_ratio, kld_mean with its standard error kld_mean_err, kld_p99, kld_max (nats) and top1 (0 to 1) of `llama-perplexity
+/// --kl-divergence`.
 Result<Json> scrape_divergence(std::string_view text);
 /// [{kind: "prompt" | "decode", tokens, depth, tps, tps_min, tps_max}] of `llama-bench -o json`; tps is the median.
 Result<Json> scrape_bench(std::string_view text);

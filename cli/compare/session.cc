@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <thread>
 
 #include "compare/machine.h"
 #include "compare/scrape.h"
+#include "interrupt.h"
 #include "vecinfer/version.h"
 #include "verb.h"
 
@@ -19,14 +19,8 @@ namespace vecinfer::cli {
 namespace fs = std::filesystem;
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
-
-void on_signal(int) {
-    interrupted = 1;
-}
-
 bool keep_going() {
-    return interrupted == 0;
+    return interrupt_signal() == 0;
 }
 
 std::string list_text(const auto& values) {
@@ -319,7 +313,7 @@ Status CompareSession::calibration(Row& row) {
                                            "--chunks",
                                            std::to_string(options_.calibration_chunks),
                                            "--ctx",
-                                           kCalibrationContext,
+                                           std::to_string(kCalibrationContext),
                                            "--seed",
                                            std::to_string(kCalibrationSeed),
                                            "--threads",
@@ -361,11 +355,7 @@ Status CompareSession::measure(Row& row) {
 }
 
 Status CompareSession::run(std::vector<Row>& rows) {
-    struct sigaction action {};
-    action.sa_handler = on_signal;
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
-
+    note_interrupts();
     std::vector<std::string> all;
     std::vector<std::size_t> ends;
     for (const Row& row : rows) {

@@ -68,7 +68,7 @@ Json CompareSession::calibration_inputs(const Subject& subject) const {
             {"scheme", to_long_string(calibration_scheme(subject))},
             {"text", calibration_text_hash_},
             {"chunks", options_.calibration_chunks},
-            {"ctx", kCalibrationContext},
+            {"ctx", std::to_string(kCalibrationContext)},
             {"seed", kCalibrationSeed},
             {"helper", stamp_of(tools_.calibrate)}};
 }
@@ -123,6 +123,8 @@ Environment CompareSession::environment(const Subject& subject) const {
             variables.emplace_back(name, std::nullopt);
         }
     }
+    // Layers that do not fit into memory are a failure, and not moved to another cache.
+    variables.emplace_back("LLAMA_ARG_FIT", "off");
     if (subject.kind == SubjectKind::scheme) {
         std::error_code error;
         std::string codebooks = "none";

@@ -24,7 +24,8 @@ Status failed(std::string_view what, const fs::path& path) {
 
 }  // namespace
 
-Status write_file(const fs::path& path, std::string_view content) {
+Status write_file(const fs::path& name, std::string_view content) {
+    const fs::path path = behind_links(name);
     const fs::path temporary = path.string() + fmt::format(".tmp{}", getpid());
     const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (file < 0) {
@@ -89,20 +90,14 @@ std::string file_name_of(std::string_view name) {
 }
 
 Result<ResultStore> ResultStore::open(const fs::path& folder) {
-    std::error_code error;
-    for (const char* part : {"results", "logs"}) {
-        fs::create_directories(folder / part, error);
-        if (error) {
-            return Status(ErrorCode::io_error,
-                          fmt::format("out: cannot make the folder {}: {}", (folder / part).string(), error.message()));
-        }
-    }
     ResultStore store(folder);
-    // A file that is written tells more than permission bits do.
-    if (const Status status = write_file(folder / "results" / ".trial", ""); !status.ok()) {
-        return Status(status.code(), "out: " + status.message());
+    for (const fs::path& part : {folder, folder / "results", folder / "logs"}) {
+        Result<OutputFolder> made = OutputFolder::open(part);
+        if (!made.ok()) {
+            return made.status();
+        }
+        store.made_.push_back(std::move(made).value());
     }
-    unlink((folder / "results" / ".trial").c_str());
     store.lock_ = ::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (store.lock_ < 0) {
         const Status status = failed("cannot write", folder / ".lock");
@@ -114,12 +109,21 @@ Result<ResultStore> ResultStore::open(const fs::path& folder) {
     return store;
 }
 
-ResultStore::ResultStore(ResultStore&& other) noexcept : folder_(std::move(other.folder_)), lock_(other.lock_) {
+ResultStore::ResultStore(ResultStore&& other) noexcept
+    : folder_(std::move(other.folder_)), made_(std::move(other.made_)), lock_(other.lock_) {
     other.lock_ = -1;
 }
 
 ResultStore::~ResultStore() {
+    while (made_.size() > 1) {
+        made_.pop_back();
+    }
     if (lock_ >= 0) {
+        std::error_code error;
+        if (!made_.empty() && made_.front().is_new() && !fs::exists(folder_ / "results", error) &&
+            !fs::exists(folder_ / "logs", error)) {
+            unlink((folder_ / ".lock").c_str());
+        }
         close(lock_);
     }
 }

@@ -6,14 +6,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "output.h"
 #include "vecinfer/status.h"
 
 namespace vecinfer::cli {
 
 using Json = nlohmann::ordered_json;
 
-/// Writes to a temporary file in the same folder, then renames: a reader never sees half a file.
+/// Writes to a temporary file in the same folder, then renames: a reader never sees half a file. Links are followed.
 Status write_file(const std::filesystem::path& path, std::string_view content);
 Result<std::string> read_file(const std::filesystem::path& path);
 
@@ -28,7 +30,8 @@ std::string file_name_of(std::string_view name);
 
 class ResultStore {
 public:
-    /// Makes the folder if needed, checks that it can be written, and keeps other comparisons out of it until destroyed.
+    /// Makes the folder if needed, checks that it can be written, and keeps other comparisons out of it until destroyed. A folder
+    /// that it made is removed then if nothing has been put into it.
     static Result<ResultStore> open(const std::filesystem::path& folder);
     ResultStore(ResultStore&& other) noexcept;
     ResultStore& operator=(ResultStore&&) = delete;
@@ -45,6 +48,7 @@ private:
     std::filesystem::path file(const std::string& name, const Json& inputs) const;
 
     std::filesystem::path folder_;
+    std::vector<OutputFolder> made_;  // folder_ first
     int lock_ = -1;
 };
 

@@ -158,7 +158,7 @@ std::vector<Needle> make_needles(const PasskeyOptions& options, const std::vecto
                 const std::string name(names[at]);
                 names.erase(names.begin() + static_cast<std::ptrdiff_t>(at));
                 needles.push_back({stop,
-                                   depth * lengths[stop],
+                                   depth * (lengths[stop] - options.reserve),
                                    {lengths[stop], depth, name, new_key(random, used),
                                     fmt::format("\n\nQuestion: What is the {}?\nAnswer: The {} is", name, name)}});
             }
@@ -203,7 +203,7 @@ Result<std::vector<Stretch>> make_haystack(const PasskeyOptions& options, const 
             const int size = count_tokens(sentence);
             const int reserved = std::accumulate(sizes.begin() + static_cast<std::ptrdiff_t>(std::min(next, last)),
                                                  sizes.begin() + static_cast<std::ptrdiff_t>(last), 0);
-            if (tokens + reserved + size > lengths[stop]) {
+            if (tokens + reserved + size > lengths[stop] - options.reserve) {
                 break;
             }
             stretch.text += sentence;
@@ -215,9 +215,9 @@ Result<std::vector<Stretch>> make_haystack(const PasskeyOptions& options, const 
         while (next < last) {
             hide();
         }
-        if (tokens > lengths[stop]) {
+        if (tokens > lengths[stop] - options.reserve) {
             return argument_error("lengths", std::to_string(lengths[stop]),
-                                  fmt::format("at least {} for {} keys", tokens, needles.size()));
+                                  fmt::format("at least {} for the {} keys up to there", tokens + options.reserve, next));
         }
     }
     for (const Needle& needle : needles) {

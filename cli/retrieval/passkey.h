@@ -19,6 +19,7 @@ struct PasskeyOptions {
     std::vector<int> lengths;    // tokens that have been read when a question is asked; positive
     std::vector<double> depths;  // 0: at the start of what was read, 1: at its end
     int keys_per_cell = 1;       // questions per length and depth
+    int reserve = 0;             // tokens of each length that are kept free, for a question and its answer
     std::uint64_t seed = 1;      // same seed, options and tokenizer: same haystack
 };
 

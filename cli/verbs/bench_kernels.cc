@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <filesystem>
 #include <thread>
 
+#include "environment.h"
 #include "launch.h"
 #include "locate.h"
+#include "scheme_option.h"
+#include "vecinfer/scheme.h"
 #include "verb.h"
 
 namespace vecinfer::cli {
@@ -23,11 +27,37 @@ One token attends to a packed cache; ggml's f16 flash attention does the same in
 line per measurement goes to stderr, JSON with hardware, instruction set, commit and medians to stdout.
 )";
 
+constexpr int kLongest = 1 << 22;       // cells of a cache
+constexpr int kShortestDefault = 1024;  // of --kv-len
+
+bool is_shape(const std::string& text) {
+    int num_qo_heads = 0;
+    int num_kv_heads = 0;
+    int head_dim = 0;
+    int end = 0;
+    return std::sscanf(text.c_str(), "%5d/%5dx%5d%n", &num_qo_heads, &num_kv_heads, &head_dim, &end) == 3 &&
+           end == static_cast<int>(text.size()) && num_qo_heads > 0 && num_kv_heads > 0 && num_qo_heads % num_kv_heads == 0 &&
+           head_dim > 0 && head_dim % 8 == 0;
+}
+
+// One that has data-free codebooks.
+Status check_measurable(const std::string& text) {
+    const Result<Scheme> parsed = parse_scheme(text);
+    const Result<Scheme> scheme = parsed.ok() ? resolve(parsed.value(), false) : parsed;
+    if (!scheme.ok()) {
+        return scheme.status();
+    }
+    if (scheme->key.kind != CodecKind::vq || scheme->value.kind != CodecKind::vq) {
+        return argument_error("scheme", text, "one whose keys and values have codebooks, e.g. vecinfer:k2v2");
+    }
+    return {};
+}
+
 }  // namespace
 
 int run_bench_kernels(const VerbCall& call) {
     std::vector<std::string> shapes;
-    std::vector<std::string> lengths;
+    std::vector<int> lengths;
     std::vector<std::string> schemes;
     std::string tools_dir;
     int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -37,9 +67,13 @@ int run_bench_kernels(const VerbCall& call) {
     CLI::App app{"Measures the attention kernels against ggml's f16 flash attention on the CPU.", "vecinfer bench-kernels"};
     app.add_option("--shape", shapes, "query heads/KV heads x head_dim (default 9/3x64 and 32/8x128)")
         ->allow_extra_args(false)
+        ->check([](const std::string& text) {
+            return is_shape(text) ? "" : "got " + text + ", expected query heads/KV heads x head_dim, e.g. 9/3x64";
+        })
         ->type_name("Q/KVxD");
     app.add_option("--kv-len", lengths, "tokens in the cache (default 1024, 8192, 32768)")
         ->allow_extra_args(false)
+        ->check(CLI::Range(1, kLongest))
         ->type_name("N");
     app.add_option("-s,--scheme", schemes, fmt::format("scheme (default {})", kDefaultScheme))
         ->allow_extra_args(false)
@@ -58,6 +92,21 @@ int run_bench_kernels(const VerbCall& call) {
     if (parse_args(app, "bench-kernels", call, "", exit_code) == Parsed::finished) {
         return exit_code;
     }
+    for (const std::string& scheme : schemes) {
+        if (const Status status = check_measurable(scheme); !status.ok()) {
+            return scheme_error(status.message());
+        }
+    }
+    for (const int length : lengths.empty() ? std::vector<int>{kShortestDefault} : lengths) {
+        if (tokens > length) {
+            return usage_error(
+                "bench-kernels",
+                argument_error("--tokens", std::to_string(tokens), fmt::format("at most the {} of --kv-len", length)).message());
+        }
+    }
+    if (const Status status = check_environment({.tools = tools_dir.empty()}); !status.ok()) {
+        return fail(status.message());
+    }
     const Result<fs::path> helper = find_helper(kBenchKernelsHelper, tools_dir);
     if (!helper.ok()) {
         return fail(helper.status().message());
@@ -65,11 +114,17 @@ int run_bench_kernels(const VerbCall& call) {
     Launch launch{.program = helper.value(),
                   .argv = {helper->string(), "--threads", std::to_string(threads), "--repeats", std::to_string(repeats),
                            "--tokens", std::to_string(tokens)}};
-    for (const auto& [option, values] :
-         {std::pair("--shape", &shapes), std::pair("--kv-len", &lengths), std::pair("--scheme", &schemes)}) {
-        for (const std::string& value : *values) {
-            launch.argv.insert(launch.argv.end(), {option, value});
-        }
+    const auto add = [&](const char* option, const std::string& value) {
+        launch.argv.insert(launch.argv.end(), {option, value});
+    };
+    for (const std::string& shape : shapes) {
+        add("--shape", shape);
+    }
+    for (const int length : lengths) {
+        add("--kv-len", std::to_string(length));
+    }
+    for (const std::string& scheme : schemes) {
+        add("--scheme", scheme);
     }
     if (dry_run) {
         fmt::print("{}\n", shell_line(launch));

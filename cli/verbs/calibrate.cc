@@ -11,8 +11,10 @@
 #include <limits>
 #include <thread>
 
+#include "environment.h"
 #include "launch.h"
 #include "locate.h"
+#include "output.h"
 #include "scheme_option.h"
 #include "sidecar_choice.h"
 #include "text_file.h"
@@ -34,6 +36,9 @@ The text is plain UTF-8, of the kind that the model is used for; about 600 kB of
 measure perplexity on the same text. The other verbs find <model>.vecinfer.gguf and <model>.<anything>.vecinfer.gguf beside
 the model by themselves.
 
+It takes about as long as reading --chunks x --ctx tokens as a prompt, plus the training of the codebooks, which grows with the
+number of layers and of centroids: 256 at widths 1, 2 and 4, 1024 at 2.5, 4096 at 1.5 and 3. An interrupt writes nothing.
+
 --target-bits measures what each width does to the model's predictions, layer by layer for keys and values apart, on text
 behind the calibrated one, and takes the best choice that stays within the target. --measure-chunks of text are run
 (2 x widths - 1) x layers more times. The scheme with its layers is written to the sidecar. Without --scheme the other verbs
@@ -51,11 +56,25 @@ struct Options {
     std::uint64_t seed = 0;
     int threads = 0;
     double target_bits = 0;
-    std::vector<std::string> widths = {"1", "2", "4"};
+    std::string width_list = "1,2,4";
+    std::vector<std::string> widths;  // of width_list
     int measure_chunks = 2;
     bool json = false;
     bool dry_run = false;
 };
+
+Status split_widths(Options& options) {
+    for (std::size_t begin = 0; begin <= options.width_list.size();) {
+        const std::size_t end = std::min(options.width_list.find(',', begin), options.width_list.size());
+        options.widths.push_back(options.width_list.substr(begin, end - begin));
+        if (options.widths.back().empty()) {
+            return argument_error("--widths", options.width_list.empty() ? "nothing" : options.width_list,
+                                  "widths with one comma between them, e.g. 1,2,4");
+        }
+        begin = end + 1;
+    }
+    return {};
+}
 
 // Each width must be one of the scheme's family with a codebook, and the target between the narrowest and the widest.
 Status check_widths(const Options& options, const Scheme& scheme) {
@@ -115,6 +134,9 @@ Status check_files(const Options& options, const fs::path& out, const Scheme& sc
         return Status(info.status().code(), "model: " + info.status().message());
     }
     if (const Status status = check_layers(scheme, static_cast<int>(info->identity.layer_hashes.size())); !status.ok()) {
+        return status;
+    }
+    if (const Status status = check_context(options.context, info.value()); !status.ok()) {
         return status;
     }
     for (const std::string& text : options.texts) {
@@ -181,17 +203,19 @@ void add_options(CLI::App& app, Options& options) {
     };
     app.add_option("--seed", options.seed, "seed of the codebook training (default 0)")->check(is_natural)->type_name("N");
     app.add_option("-t,--threads", options.threads, "threads (default: all cores)")->check(CLI::Range(1, 4096))->type_name("N");
-    app.add_option("--target-bits", options.target_bits, "choose widths per layer, this many code bits per value on average")
-        ->check([](const std::string& text) {
-            const double bits = std::strtod(text.c_str(), nullptr);
-            return bits >= 0.5 && bits <= 16 ? "" : "--target-bits: got " + text + ", expected 0.5 to 16";
-        })
-        ->type_name("BITS");
-    app.add_option("--widths", options.widths, "with --target-bits: widths to choose from (default 1,2,4)")
-        ->delimiter(',')
+    CLI::Option* target =
+        app.add_option("--target-bits", options.target_bits, "choose widths per layer, this many code bits per value on average")
+            ->check([](const std::string& text) {
+                const double bits = std::strtod(text.c_str(), nullptr);
+                return bits >= 0.5 && bits <= 16 ? "" : "--target-bits: got " + text + ", expected 0.5 to 16";
+            });
+    target->type_name("BITS");
+    app.add_option("--widths", options.width_list, "with --target-bits: widths to choose from (default 1,2,4)")
+        ->needs(target)
         ->type_name("A,B,...");
     app.add_option("--measure-chunks", options.measure_chunks, "with --target-bits: pieces of text to measure on (default 2)")
         ->check(CLI::Range(1, 1000))
+        ->needs(target)
         ->type_name("N");
     app.add_option("--tools-dir", options.tools_dir,
                    fmt::format("folder of {} (default: where it was built or installed)", kCalibrateHelper))
@@ -231,12 +255,19 @@ int run_calibrate(const VerbCall& call) {
     }
 
     if (options.target_bits > 0) {
-        if (const Status status = check_widths(options, scheme.value()); !status.ok()) {
+        Status status = split_widths(options);
+        if (status.ok()) {
+            status = check_widths(options, scheme.value());
+        }
+        if (!status.ok()) {
             return usage_error("calibrate", status.message());
         }
     }
+    if (const Status status = check_environment({.tools = options.tools_dir.empty()}); !status.ok()) {
+        return fail(status.message());
+    }
 
-    const fs::path out = options.out.empty() ? default_sidecar(options.model) : fs::path(options.out);
+    const fs::path out = behind_links(options.out.empty() ? default_sidecar(options.model) : fs::path(options.out));
     if (const Status status = check_files(options, out, scheme.value()); !status.ok()) {
         return fail(status.message());
     }

@@ -7,10 +7,13 @@
 #include <optional>
 #include <set>
 
+#include "compare/amounts.h"
 #include "compare/machine.h"
 #include "compare/report.h"
 #include "compare/result.h"
 #include "compare/session.h"
+#include "environment.h"
+#include "interrupt.h"
 #include "locate.h"
 #include "scheme_option.h"
 #include "sidecar_choice.h"
@@ -21,7 +24,6 @@ namespace vecinfer::cli {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kExitInterrupted = 130;
 constexpr std::string_view kExamples = R"(
 Schemes (--schemes a,b,c; default: three widths of vecinfer and one of each other family):
   vecinfer:k2v2            codebooks are calibrated, once per kind, on --calibration-text; data-free without that option
@@ -46,8 +48,8 @@ command goes on after an interrupt, and further schemes can be added later. A sc
 Families, widths and options of schemes are listed by `vecinfer --help`.
 
 Exit status: 0 at least one scheme was measured and no measurement failed; 1 an input is wrong (found before any work), a
-measurement failed, or no scheme could be measured (results that are there are kept and written); 2 wrong command line; 130
-interrupted.
+measurement failed, or no scheme could be measured (results that are there are kept and written); 2 wrong command line; 130 or
+143 interrupted.
 )";
 
 void add_options(CLI::App& app, CompareOptions& options) {
@@ -182,7 +184,7 @@ Status find_tools(const CompareOptions& options, const std::vector<Row>& rows, C
     if (status.ok() && options.speed) {
         status = set(tools.bench, find_tool("llama-bench", options.tools_dir));
     }
-    if (status.ok() && options.retrieval) {
+    if (status.ok()) {  // it counts tokens too
         status = set(tools.retrieve, find_helper(kRetrieveHelper, options.tools_dir));
     }
     if (status.ok() && any([](const Subject& s) { return s.codebooks == Codebooks::made; })) {
@@ -279,7 +281,10 @@ int run_compare(const VerbCall& call) {
     if (const int code = make_rows(options, rows); code != kExitOk) {
         return code;
     }
-    Status status = check_gguf(options.model, "model");
+    Status status = check_environment({.tools = options.tools_dir.empty()});
+    if (status.ok()) {
+        status = check_gguf(options.model, "model");
+    }
     if (status.ok()) {
         status = check_texts(options);
     }
@@ -309,6 +314,10 @@ int run_compare(const VerbCall& call) {
     if (!status.ok()) {
         return fail(status.message());
     }
+    const bool calibrates = !tools.calibrate.empty();
+    if (status = check_amounts(options, tools.retrieve, calibrates); !status.ok()) {
+        return status.code() == ErrorCode::invalid_argument ? usage_error("compare", status.message()) : fail(status.message());
+    }
     const Result<ResultStore> store = ResultStore::open(options.out);
     if (!store.ok()) {
         return fail(store.status().message());
@@ -318,7 +327,7 @@ int run_compare(const VerbCall& call) {
     status = session.run(rows);
     if (status.code() == ErrorCode::cancelled) {
         note(fmt::format("interrupted; finished measurements are kept in {}, the same command goes on from there", options.out));
-        return kExitInterrupted;
+        return kExitSignal + interrupt_signal();
     }
     if (!status.ok()) {
         return fail(status.message());

@@ -41,7 +41,10 @@ Json report_json(const Health& health) {
     }
     Json variables = Json::array();
     for (const VariableHealth& variable : health.variables) {
-        variables.push_back({{"name", variable.name}, {"value", variable.value}, {"problem", or_null(variable.problem)}});
+        variables.push_back({{"name", variable.name},
+                             {"value", variable.value},
+                             {"checked_as", or_null(variable.checked_as)},
+                             {"problem", or_null(variable.problem)}});
     }
     Json problems = Json::array();
     for (const Problem& problem : health.problems) {
@@ -88,7 +91,9 @@ void print_report(const Health& health) {
     }
     for (const VariableHealth& variable : health.variables) {
         fmt::print("environment  {}={} ({})\n", variable.name, variable.value,
-                   variable.problem.empty() ? "valid" : variable.problem);
+                   !variable.problem.empty()     ? "wrong, see below"
+                   : variable.checked_as.empty() ? "not used by vecinfer"
+                                                 : "valid: " + variable.checked_as);
     }
     for (const Problem& problem : health.problems) {
         fmt::print("{}: {}\n  remedy: {}\n", problem.is_error ? "error" : "warning", problem.what, problem.remedy);

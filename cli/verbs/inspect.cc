@@ -6,8 +6,11 @@
 
 #include "compare/machine.h"
 #include "compare/scrape.h"
+#include "environment.h"
 #include "inspect/inspection.h"
+#include "interrupt.h"
 #include "locate.h"
+#include "output.h"
 #include "process.h"
 #include "scheme_option.h"
 #include "sidecar_choice.h"
@@ -55,9 +58,7 @@ void add_options(CLI::App& app, Options& options) {
         ->type_name("N");
     app.add_option("-o,--out", options.out, "folder for inspect.html and inspect.json; made if needed")->type_name("DIR");
     options.scheme.add_to(app, fmt::format("scheme whose errors are shown, see `vecinfer --help` (default {})", kDefaultScheme));
-    app.add_option("--codebooks", options.codebooks,
-                   "sidecar of `vecinfer calibrate`, or none for data-free codebooks (default: a fitting one beside the model)")
-        ->type_name("FILE|none");
+    add_codebooks_option(app, options.codebooks);
     app.add_option("--ctx", options.context, "tokens of text (default 512)")->check(CLI::Range(16, 1 << 20))->type_name("N");
     app.add_option("-t,--threads", options.threads, "threads (default: all CPUs)")->check(CLI::Range(1, 4096))->type_name("N");
     app.add_option("--tools-dir", options.tools_dir,
@@ -84,9 +85,11 @@ Result<Json> run_helper(const Options& options, const SidecarChoice& choice, con
     }
     const Environment environment = {
         {"GGML_BACKEND_PATH", plugin.string()}, {"VECINFER_SCHEME", std::nullopt}, {"VECINFER_CODEBOOKS", std::nullopt}};
-    const Result<int> code = run_logged(argv, environment, folder.path() / "out", folder.path() / "err", [] { return true; });
-    if (!code.ok()) {
-        return code.status();
+    note_interrupts();
+    const Result<int> code =
+        run_logged(argv, environment, folder.path() / "out", folder.path() / "err", [] { return interrupt_signal() == 0; });
+    if (!code.ok() || interrupt_signal() != 0) {
+        return interrupt_signal() != 0 ? Status(ErrorCode::cancelled, "interrupted, nothing written") : code.status();
     }
     const Result<std::string> out = read_file(folder.path() / "out");
     const Result<std::string> err = read_file(folder.path() / "err");
@@ -124,15 +127,12 @@ Status check_files(const Options& options) {
             status = check_text(text);
         }
     }
-    if (status.ok() && !options.out.empty()) {
-        std::error_code error;
-        fs::create_directories(options.out, error);
-        status =
-            error ? Status(ErrorCode::io_error, fmt::format("out: cannot make the folder {}: {}", options.out, error.message()))
-                  : write_file(fs::path(options.out) / ".trial", "");
-        fs::remove(fs::path(options.out) / ".trial", error);
+    if (!status.ok()) {
+        return status;
     }
-    return status;
+    const Result<ModelInfo> info = read_model_info(options.model);
+    return info.ok() ? check_context(options.context, info.value())
+                     : Status(info.status().code(), "model: " + info.status().message());
 }
 
 }  // namespace
@@ -153,7 +153,12 @@ int run_inspect(const VerbCall& call) {
     if (scheme.value() && scheme.value()->is_f16()) {
         return usage_error("inspect", "scheme: got f16, expected one that compresses, e.g. vecinfer:k2v2");
     }
-    if (const Status status = check_files(options); !status.ok()) {
+    const EnvironmentUse use = {.tools = options.tools_dir.empty(), .codebooks = options.codebooks.empty()};
+    Status status = check_environment(use);
+    if (status.ok()) {
+        status = check_files(options);
+    }
+    if (!status.ok()) {
         return fail(status.message());
     }
     if (options.codebooks.empty()) {
@@ -172,12 +177,24 @@ int run_inspect(const VerbCall& call) {
     if (!plugin.ok()) {
         return fail(plugin.status().message());
     }
+    std::optional<OutputFolder> folder;
+    if (!options.out.empty()) {
+        Result<OutputFolder> opened = OutputFolder::open(options.out);
+        if (!opened.ok()) {
+            return fail(opened.status().message());
+        }
+        folder.emplace(std::move(opened).value());
+    }
     Result<Json> inspection = run_helper(options, choice.value(), helper.value(), plugin.value());
+    if (inspection.status().code() == ErrorCode::cancelled) {
+        note(inspection.status().message());
+        return kExitSignal + interrupt_signal();
+    }
     if (!inspection.ok()) {
         return fail(inspection.status().message());
     }
     inspection.value()["model"] = {{"file", fs::path(options.model).filename().string()}};
-    if (const Status status = write_results(options, inspection.value()); !status.ok()) {
+    if (status = write_results(options, inspection.value()); !status.ok()) {
         return fail(status.message());
     }
     if (options.json) {

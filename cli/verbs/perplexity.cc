@@ -10,13 +10,17 @@ int run_perplexity(const VerbCall& call) {
          .tool = "llama-perplexity",
          .examples = R"(
 Examples:
-  vecinfer perplexity -m model.gguf -- -f test.txt -c 512 --chunks 64
-  vecinfer perplexity -m model.gguf --scheme f16 -- -f test.txt -c 512 --chunks 64
+  vecinfer perplexity -m model.gguf -- -f test.txt -c 2048 -ub 64 --chunks 16
+  vecinfer perplexity -m model.gguf --scheme f16 -- -f test.txt -c 2048 -ub 64 --chunks 16
   KL divergence against the uncompressed model, which says more than perplexity:
-  vecinfer perplexity -m model.gguf --scheme f16 -- -f test.txt --chunks 64 --kl-divergence-base base.kld
-  vecinfer perplexity -m model.gguf -- -f test.txt --chunks 64 --kl-divergence-base base.kld --kl-divergence
+  vecinfer perplexity -m model.gguf --scheme f16 -- -f test.txt -c 2048 -ub 64 --chunks 16 --kl-divergence-base base.kld
+  vecinfer perplexity -m model.gguf -- -f test.txt -c 2048 -ub 64 --chunks 16 --kl-divergence-base base.kld --kl-divergence
 
-Adds -m MODEL, -dev VecInfer and -fa on, unless given after `--`.
+The context must be well above the window (128 tokens and 4 sinks by default), which is read in f16; small batches (-ub 64) make
+nearly all keys come from codes, as when generating.
+
+Adds -m MODEL, -dev VecInfer and -fa on, unless given after `--`, and keeps llama.cpp from moving layers that do not fit into
+memory to an uncompressed cache (LLAMA_ARG_FIT=off; `-- -fit on` allows it).
 )"},
         call);
 }

@@ -18,6 +18,7 @@ Examples:
   vecinfer run -m model.gguf --dry-run -- -p "Hi"             what would be run
 
 Adds -m MODEL, -dev VecInfer, -fa on and -no-cnv (complete the prompt as it is), unless given after `--`.
+A context that does not fit into memory is an error; `-- -fit on` lets llama.cpp move layers to an uncompressed cache instead.
 )",
                           .chat_tool = "llama-cli"},
                          call);

@@ -15,6 +15,7 @@ Examples:
   curl http://127.0.0.1:8080/completion -d '{"prompt": "Once upon a time", "n_predict": 32}'
 
 Adds -m MODEL, -dev VecInfer and -fa on, unless given after `--`.
+A context that does not fit into memory is an error; `-- -fit on` lets llama.cpp move layers to an uncompressed cache instead.
 )"},
                          call);
 }

@@ -20,6 +20,7 @@
 #include <random>
 #include <thread>
 
+#include "standard_streams.h"
 #include "vecinfer/attention.h"
 #include "vecinfer/version.h"
 
@@ -365,24 +366,16 @@ json measure(const Options& options, const Shape& s, int tokens, int kv_len, con
             {"speedup_of_minima", *std::ranges::min_element(theirs) / *std::ranges::min_element(ours)}};
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-    Options options;
-    CLI::App app{"Attention kernels against ggml's f16 flash attention on the CPU."};
-    app.add_option("--shape", options.shapes);
-    app.add_option("--kv-len", options.lengths)->check(CLI::Range(1, 1 << 22));
-    app.add_option("--scheme", options.schemes);
-    app.add_option("--tokens", options.tokens, "Query tokens of a call, the last of the context")->check(CLI::Range(1, 1 << 14));
-    app.add_option("--threads", options.threads)->check(CLI::Range(1, 512));
-    app.add_option("--repeats", options.repeats)->check(CLI::Range(1, 1000));
-    app.add_option("--megabytes", options.megabytes)->check(CLI::Range(1, 1 << 16));
-    CLI11_PARSE(app, argc, argv);
+int measure_all(const Options& options) {
     const Result<std::string_view> isa = vecinfer::selected_isa_name();
     if (!isa.ok()) {
         die(isa.status().message());
     }
 
+    std::size_t width = 18;
+    for (const std::string& scheme : options.schemes) {
+        width = std::max(width, scheme.size());
+    }
     json results = json::array();
     for (const std::string& shape_text : options.shapes) {
         const Shape shape = parse_shape(shape_text);
@@ -399,11 +392,12 @@ int main(int argc, char** argv) {
                     }
                     results.push_back(measure(options, shape, tokens, kv_len, scheme.value()));
                     const json& r = results.back();
-                    fmt::print(stderr,
-                               "{:>9} {:<18} {:>7} cells {:>4} tokens  {:<18} {:10.1f} us   ggml f16 {:10.1f} us   {:.2f}x\n",
-                               shape_text, scheme_text, kv_len, tokens, r["method"].get<std::string>(),
-                               r["vecinfer"]["median_us"].get<double>(), r["ggml_f16"]["median_us"].get<double>(),
-                               r["speedup"].get<double>());
+                    const std::string line = fmt::format(
+                        "{:>9} {:<{}} {:>7} cells {:>4} tokens  {:<18} {:10.1f} us   ggml f16 {:10.1f} us   {:.2f}x\n",
+                        shape_text, scheme_text, width, kv_len, tokens, r["method"].get<std::string>(),
+                        r["vecinfer"]["median_us"].get<double>(), r["ggml_f16"]["median_us"].get<double>(),
+                        r["speedup"].get<double>());
+                    std::fputs(line.c_str(), stderr);
                 }
             }
         }
@@ -417,4 +411,22 @@ int main(int argc, char** argv) {
                          {"results", results}};
     std::cout << report.dump(2) << "\n";
     return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Options options;
+    CLI::App app{"Attention kernels against ggml's f16 flash attention on the CPU."};
+    app.add_option("--shape", options.shapes);
+    app.add_option("--kv-len", options.lengths)->check(CLI::Range(1, 1 << 22));
+    app.add_option("--scheme", options.schemes);
+    app.add_option("--tokens", options.tokens, "Query tokens of a call, the last of the context")->check(CLI::Range(1, 1 << 14));
+    app.add_option("--threads", options.threads)->check(CLI::Range(1, 512));
+    app.add_option("--repeats", options.repeats)->check(CLI::Range(1, 1000));
+    app.add_option("--megabytes", options.megabytes)->check(CLI::Range(1, 1 << 16));
+    return vecinfer::cli::run_program([&] {
+        CLI11_PARSE(app, argc, argv);
+        return measure_all(options);
+    });
 }

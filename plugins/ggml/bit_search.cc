@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "divergence.h"
+#include "interruption.h"
 
 namespace vecinfer::plugin {
 
@@ -24,11 +25,13 @@ public:
     static Result<ScratchFile> create() {
         std::error_code error;
         std::string name = (fs::temp_directory_path(error) / "vecinfer-bits-XXXXXX").string();
+        const auto held = hold_interrupts();
         const int fd = error ? -1 : mkstemp(name.data());
         if (fd < 0) {
             return Status{ErrorCode::io_error, fmt::format("temporary folder: cannot write {}", name)};
         }
         close(fd);
+        set_scratch_file(name);
         ScratchFile out;
         out.path_ = name;
         return out;
@@ -37,7 +40,9 @@ public:
     ScratchFile& operator=(ScratchFile&&) = delete;
     ~ScratchFile() {
         if (!path_.empty()) {
+            const auto held = hold_interrupts();
             unlink(path_.c_str());
+            set_scratch_file("");
         }
     }
     const std::string& path() const { return path_; }
@@ -66,8 +71,11 @@ public:
     }
 
     Result<double> measure(const Sidecar& sidecar) const {
-        if (Status status = save_sidecar(sidecar, scratch_); !status.ok()) {
-            return status;
+        {
+            const auto held = hold_interrupts();
+            if (Status status = save_sidecar(sidecar, scratch_); !status.ok()) {
+                return status;
+            }
         }
         Scheme scheme = sidecar.scheme;
         scheme.window.recent = std::min(scheme.window.recent, kRecent);

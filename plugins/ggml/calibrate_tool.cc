@@ -13,7 +13,9 @@
 
 #include "bit_search.h"
 #include "capture.h"
+#include "interruption.h"
 #include "model_session.h"
+#include "standard_streams.h"
 #include "vecinfer/calibrate.h"
 #include "vecinfer/sidecar.h"
 #include "vecinfer/version.h"
@@ -25,6 +27,7 @@ using vecinfer::ErrorCode;
 using vecinfer::Result;
 using vecinfer::Scheme;
 using vecinfer::Status;
+using vecinfer::cli::write_error_line;
 using vecinfer::plugin::ModelSession;
 
 struct Options {
@@ -178,7 +181,7 @@ Status calibrate(Options options) {
                                         fmt::format("at least one chunk of {}", options.ctx));
     }
     if (chunks < options.chunks) {
-        fmt::print(stderr, "vecinfer: the text fills {} of {} chunks\n", chunks, options.chunks);
+        write_error_line(fmt::format("the text fills {} of {} chunks", chunks, options.chunks));
     }
 
     vecinfer::CalibratorOptions calibrator_options;
@@ -223,6 +226,7 @@ Status calibrate(Options options) {
         progress("training codebooks", 1);
         sidecar.layers = std::move(layers).value();
     }
+    vecinfer::plugin::hold_interrupts().release();  // for good: from here on something is written
     if (const Status status = vecinfer::save_sidecar(sidecar, options.out); !status.ok()) {
         return status;
     }
@@ -235,12 +239,12 @@ Status calibrate(Options options) {
         }
         std::cout << all.dump() << '\n';
     } else {
-        fmt::print(stderr, "vecinfer: wrote {} ({}, {} tokens, {} layers)\n", options.out, vecinfer::to_string(sidecar.scheme),
-                   sidecar.facts.tokens, sidecar.layers.size());
+        write_error_line(fmt::format("wrote {} ({}, {} tokens, {} layers)", options.out, vecinfer::to_string(sidecar.scheme),
+                                     sidecar.facts.tokens, sidecar.layers.size()));
         if (!report.is_null()) {
-            fmt::print(stderr, "vecinfer: {:.3f} code bits per value of {:g} allowed; KL divergence {:.4f}, on {} tokens\n",
-                       report["code_bits"].get<double>(), options.target_bits, report["kld"].get<double>(),
-                       report["measured_tokens"].get<std::size_t>());
+            write_error_line(fmt::format("{:.3f} code bits per value of {:g} allowed; KL divergence {:.4f}, on {} tokens",
+                                         report["code_bits"].get<double>(), options.target_bits, report["kld"].get<double>(),
+                                         report["measured_tokens"].get<std::size_t>()));
         }
     }
     return {};
@@ -264,11 +268,13 @@ int main(int argc, char** argv) {
     app.add_option("--widths", options.widths, "Widths to choose from")->delimiter(',');
     app.add_option("--measure-chunks", options.measure_chunks, "Chunks to measure widths on")->check(CLI::PositiveNumber);
     app.add_flag("--json", options.json, "Report as JSON on stdout");
-    CLI11_PARSE(app, argc, argv);
-    const Status status = calibrate(options);
-    if (!status.ok()) {
-        fmt::print(stderr, "vecinfer: error: {}\n", status.message());
-        return 1;
-    }
-    return 0;
+    return vecinfer::cli::run_program([&] {
+        CLI11_PARSE(app, argc, argv);
+        vecinfer::plugin::end_on_interrupt();
+        const Status status = calibrate(options);
+        if (!status.ok()) {
+            write_error_line("error: " + status.message());
+        }
+        return status.ok() ? 0 : 1;
+    });
 }

@@ -11,6 +11,7 @@
 
 #include "capture.h"
 #include "model_session.h"
+#include "standard_streams.h"
 #include "vecinfer/inspect.h"
 #include "vecinfer/sidecar.h"
 
@@ -355,12 +356,14 @@ int main(int argc, char** argv) {
     app.add_option("--layer", options.layer, "Layer shown in detail; -1: the one with the largest score error");
     app.add_option("--ctx", options.ctx, "Tokens of text")->check(CLI::Range(16, 1 << 20));
     app.add_option("--threads", options.threads, "Threads")->check(CLI::PositiveNumber);
-    CLI11_PARSE(app, argc, argv);
-    const Result<Json> json = inspect(options);
-    if (!json.ok()) {
-        fmt::print(stderr, "vecinfer: error: {}\n", json.status().message());
-        return 1;
-    }
-    std::cout << json.value().dump() << '\n';
-    return std::cout.flush() ? 0 : 1;
+    return vecinfer::cli::run_program([&] {
+        CLI11_PARSE(app, argc, argv);
+        const Result<Json> json = inspect(options);
+        if (!json.ok()) {
+            vecinfer::cli::write_error_line("error: " + json.status().message());
+            return 1;
+        }
+        std::cout << json.value().dump() << '\n';
+        return 0;
+    });
 }

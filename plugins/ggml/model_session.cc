@@ -34,12 +34,13 @@ Result<ModelSession> ModelSession::open(const SessionOptions& options) {
     llama_model_params model_params = llama_model_default_params();
     model_params.devices = devices;
     model_params.n_gpu_layers = options.use_plugin ? 999 : 0;
+    model_params.vocab_only = options.vocab_only;
     session.model_.reset(llama_model_load_from_file(options.model.c_str(), model_params));
     if (session.model_ == nullptr) {
         return Status(ErrorCode::corrupt_data, fmt::format("model: llama.cpp cannot load {}", options.model));
     }
     session.options_ = options;
-    if (Status status = session.make_context(); !status.ok()) {
+    if (Status status = options.vocab_only ? Status() : session.make_context(); !status.ok()) {
         return status;
     }
     return session;

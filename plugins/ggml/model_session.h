@@ -21,6 +21,7 @@ struct SessionOptions {
     int threads = 2;
     bool use_plugin = true;                // the device VecInfer, as its environment configures it; else the stock CPU device
     ggml_type cache_type = GGML_TYPE_F16;  // of keys and values; anything else needs use_plugin = false
+    bool vocab_only = false;               // no weights and no context: tokens can be counted
 };
 
 class ModelSession {

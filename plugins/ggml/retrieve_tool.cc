@@ -10,6 +10,7 @@
 
 #include "model_session.h"
 #include "retrieval/passkey.h"
+#include "standard_streams.h"
 
 namespace {
 
@@ -25,6 +26,8 @@ constexpr int kReserve = 64;           // tokens of BOS, a question and its answ
 
 struct Options {
     std::string model;
+    std::vector<std::string> texts;
+    bool check = false;
     vecinfer::retrieval::PasskeyOptions passkeys;
     int threads = 2;
     bool stock = false;
@@ -83,19 +86,43 @@ Result<std::string> answer(const ModelSession& session, const Question& question
     return text;
 }
 
+vecinfer::retrieval::CountTokens counter(const ModelSession& session) {
+    return [&session](std::string_view text) { return static_cast<int>(session.tokenize(text).size()); };
+}
+
+// Counts tokens of the texts, and finds out whether the lengths hold their numbers, with the vocabulary alone.
+Status check(const Options& options) {
+    const Result<ModelSession> session = ModelSession::open({.model = options.model, .use_plugin = false, .vocab_only = true});
+    if (!session.ok()) {
+        return session.status();
+    }
+    if (!options.passkeys.lengths.empty()) {
+        const Status status = vecinfer::retrieval::make_haystack(options.passkeys, counter(session.value())).status();
+        if (!status.ok()) {
+            return status;
+        }
+    }
+    nlohmann::json tokens = nlohmann::json::array();
+    for (const std::string& path : options.texts) {
+        const Result<std::string> text = vecinfer::plugin::read_texts({path});
+        if (!text.ok()) {
+            return text.status();
+        }
+        tokens.push_back(session->tokenize(text.value()).size() + (llama_vocab_get_add_bos(session->vocab()) ? 1 : 0));
+    }
+    fmt::print("{}\n", nlohmann::json{{"tokens", tokens}}.dump());
+    return {};
+}
+
 Status retrieve(const Options& options) {
     Result<ggml_type> type = parse_cache_type(options.cache_type);
     if (!type.ok()) {
         return type.status();
     }
-    vecinfer::retrieval::PasskeyOptions passkeys = options.passkeys;
-    const int longest = *std::max_element(passkeys.lengths.begin(), passkeys.lengths.end());
-    for (int& length : passkeys.lengths) {
-        if (length <= kReserve) {
-            return vecinfer::argument_error("lengths", std::to_string(length), fmt::format("more than {}", kReserve));
-        }
-        length -= kReserve;
+    if (options.passkeys.lengths.empty() || options.passkeys.depths.empty()) {
+        return vecinfer::argument_error("retrieval", "no lengths or no depths", "at least one of each");
     }
+    const int longest = *std::max_element(options.passkeys.lengths.begin(), options.passkeys.lengths.end());
     Result<ModelSession> session = ModelSession::open({.model = options.model,
                                                        .ctx = longest,
                                                        .threads = options.threads,
@@ -104,8 +131,7 @@ Status retrieve(const Options& options) {
     if (!session.ok()) {
         return session.status();
     }
-    const auto count = [&](std::string_view text) { return static_cast<int>(session->tokenize(text).size()); };
-    const Result<std::vector<Stretch>> haystack = vecinfer::retrieval::make_haystack(passkeys, count);
+    const Result<std::vector<Stretch>> haystack = vecinfer::retrieval::make_haystack(options.passkeys, counter(session.value()));
     if (!haystack.ok()) {
         return haystack.status();
     }
@@ -124,12 +150,10 @@ Status retrieve(const Options& options) {
             if (!text.ok()) {
                 return text.status();
             }
-            const nlohmann::ordered_json line = {{"length", question.length + kReserve},
-                                                 {"depth", question.depth},
-                                                 {"name", question.name},
-                                                 {"key", question.key},
-                                                 {"answer", text.value()},
-                                                 {"exact", vecinfer::retrieval::is_exact(text.value(), question.key)}};
+            const nlohmann::ordered_json line = {
+                {"length", question.length}, {"depth", question.depth},
+                {"name", question.name},     {"key", question.key},
+                {"answer", text.value()},    {"exact", vecinfer::retrieval::is_exact(text.value(), question.key)}};
             fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
             std::fflush(stdout);
         }
@@ -141,28 +165,31 @@ Status retrieve(const Options& options) {
 
 int main(int argc, char** argv) {
     Options options;
+    options.passkeys.reserve = kReserve;
     CLI::App app(
         "Ask a model for numbers hidden in a long text; normally started by `vecinfer compare`. The cache is what "
         "VECINFER_SCHEME and VECINFER_CODEBOOKS say.");
     app.add_option("--model", options.model, "Model (GGUF)")->required();
     app.add_option("--lengths", options.passkeys.lengths, "Tokens in the cache when a question has been answered, e.g. 1024,4096")
-        ->required()
         ->delimiter(',')
         ->check(CLI::PositiveNumber);
     app.add_option("--depths", options.passkeys.depths, "Where the numbers are, 0 (start) to 1 (end)")
-        ->required()
         ->delimiter(',')
         ->check(CLI::Range(0.0, 1.0));
     app.add_option("--keys", options.passkeys.keys_per_cell, "Questions per length and depth")->check(CLI::PositiveNumber);
     app.add_option("--seed", options.passkeys.seed, "Seed of the text");
     app.add_option("--threads", options.threads, "Threads")->check(CLI::PositiveNumber);
+    app.add_flag("--check", options.check, "Count the tokens of texts, check lengths, and ask nothing");
+    app.add_option("--text", options.texts, "With --check: plain text, may be repeated")->allow_extra_args(false);
     app.add_flag("--stock", options.stock, "llama.cpp's own CPU device instead of the plugin");
     app.add_option("--cache-type", options.cache_type, "Cache type of llama.cpp, with --stock");
-    CLI11_PARSE(app, argc, argv);
-    const Status status = retrieve(options);
-    if (!status.ok()) {
-        fmt::print(stderr, "vecinfer: error: {}\n", status.message());
-        return 1;
-    }
-    return 0;
+    return vecinfer::cli::run_program([&] {
+        CLI11_PARSE(app, argc, argv);
+        const Status status = options.check ? check(options) : retrieve(options);
+        if (!status.ok()) {
+            // Under its own name: what "vecinfer: error:" says is taken for the plugin's word about a scheme.
+            vecinfer::cli::write_error_line("error: " + status.message(), "vecinfer-retrieve");
+        }
+        return status.ok() ? 0 : 1;
+    });
 }

@@ -70,6 +70,49 @@ TEST_F(CalibrateTest, ImpossibleTargetBits) {
     fails({"--target-bits", "2.5", "--widths", "3,4", "--scheme", "innerq:k3v3"}, "widths of a family with codebooks");
 }
 
+TEST_F(CalibrateTest, WidthsAreAListAndNeedATarget) {
+    const std::vector<std::string> start = {"-m", "my model.gguf", "-f", "text.txt"};
+    const auto fails = [&](std::vector<std::string> options, const std::string& message) {
+        options.insert(options.begin(), start.begin(), start.end());
+        expect_failure(options, 2, message);
+    };
+    fails({"--widths", "1,4"}, "--widths requires --target-bits");
+    fails({"--measure-chunks", "4"}, "--measure-chunks requires --target-bits");
+    for (const char* list : {"1,,4", ",4", "4,", ""}) {
+        fails({"--target-bits", "2", "--widths", list}, "--widths: got ");
+    }
+    fails({"--target-bits", "2", "--widths", "1,,4"}, "--widths: got 1,,4, expected widths with one comma between them");
+}
+
+TEST_F(CalibrateTest, ContextsBeyondTheModelsAreRefusedInADryRunToo) {
+    for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--dry-run"}}) {
+        std::vector<std::string> arguments = {"-m", "my model.gguf", "-f", "text.txt", "--ctx", "100000"};
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        expect_failure(arguments, 1, "--ctx: got 100000, expected at most the model's context of 2048");
+    }
+    EXPECT_EQ(vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt", "--ctx", "2048"}).exit_code, 0);
+}
+
+TEST_F(CalibrateTest, ALinkIsFollowedToTheFileThatIsWritten) {
+    std::filesystem::create_directory(path("store"));
+    std::filesystem::create_symlink("store/real.gguf", path("link.gguf"));
+    std::filesystem::create_symlink("link.gguf", path("link to link.gguf"));
+    const CommandResult result = vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt", "-o", "link to link.gguf"});
+    EXPECT_THAT(lines_after(result.out, "arg=store/"), ElementsAre("real.gguf"));
+    std::filesystem::remove(path("store"));
+    expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-o", "link.gguf"}, 1, "folder store does not exist");
+}
+
+TEST_F(CalibrateTest, WrongVariablesAreFoundBeforeAnyWork) {
+    const CommandResult isa = vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt"}, {{"VECINFER_ISA", "sse1"}});
+    EXPECT_EQ(isa.exit_code, 1);
+    EXPECT_EQ(isa.out, "");
+    EXPECT_THAT(isa.err, StartsWith("vecinfer: error: VECINFER_ISA: got sse1, expected "));
+    const CommandResult quiet = vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt"}, {{"VECINFER_QUIET", "2"}});
+    EXPECT_EQ(quiet.exit_code, 1);
+    EXPECT_THAT(quiet.err, StartsWith("vecinfer: error: VECINFER_QUIET: got 2, expected 0 or 1"));
+}
+
 TEST_F(CalibrateTest, HandsEverythingToTheHelper) {
     const CommandResult result = vecinfer({"calibrate",
                                            "-m",
@@ -127,6 +170,8 @@ TEST_F(CalibrateTest, BadFilesAreNamed) {
     expect_failure({"-m", "not.gguf", "-f", "text.txt"}, 1, "not.gguf is not a GGUF file");
     expect_failure({"-m", "my model.gguf", "-f", "text.txt", "-f", "empty.txt"}, 1, "empty.txt is empty");
     expect_failure({"-m", "my model.gguf", "-f", "tools"}, 1, "tools is not a file");
+    write("blank.txt", " \n\t\r\n  ");
+    expect_failure({"-m", "my model.gguf", "-f", "blank.txt"}, 1, "blank.txt is blank");
 }
 
 TEST_F(CalibrateTest, AModelWithoutLayersIsRefusedHere) {

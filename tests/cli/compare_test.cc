@@ -1,125 +1,16 @@
-// `vecinfer compare` with stand-ins for the tools: what is run, kept, reused, refused and written.
-#include <gmock/gmock.h>
+// `vecinfer compare` with stand-ins for the tools: what is run, kept, reused and written.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
-#include "cli/fixtures.h"
+#include "cli/compare_fixture.h"
 #include "vecinfer/scheme.h"
 
 namespace vecinfer::test {
 namespace {
-
-namespace fs = std::filesystem;
-using nlohmann::json;
-using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
-
-// Says what it was asked, in a file of all calls. The base writes a file of log-probabilities of the right size: 1 chunk of 256
-// tokens, 2 words: 20 + 256 * 4 + 127 * (2 + 4) * 2 bytes.
-constexpr const char* kPerplexity = R"sh(#!/bin/sh
-echo "perplexity ${VECINFER_SCHEME-stock} $*" >> "$CALLS"
-if [ -n "$SLEEP_ON" ] && [ "$VECINFER_SCHEME" = "$SLEEP_ON" ]; then sleep 60; fi
-case "$VECINFER_SCHEME" in *"$REFUSE_ON"*) if [ -n "$REFUSE_ON" ]; then echo "vecinfer: error: heads too small" >&2; exit 0; fi;; esac
-case "$VECINFER_SCHEME" in *"$CRASH_ON"*) if [ -n "$CRASH_ON" ]; then kill -SEGV $$; fi;; esac
-divergence=0
-while [ $# -gt 0 ]; do
-    case "$1" in
-        --kl-divergence) divergence=1;;
-        --kl-divergence-base) base="$2"; shift;;
-    esac
-    shift
-done
-if [ $divergence = 0 ]; then
-    { printf '_logits_\000\001\000\000\002\000\000\000\001\000\000\000'; head -c "${LOGITS_BYTES-2548}" /dev/zero; } > "$base"
-    echo "0.10.912.477 I Final estimate: PPL = 12.5000 +/- 0.10" >&2
-else
-    [ -s "$base" ] || exit 3
-    cat <<END
-====== Perplexity statistics ======
-Mean PPL(Q)                   :  13.750000 ±   0.100000
-Mean PPL(base)                :  12.500000 ±   0.100000
-Mean ln(PPL(Q)/PPL(base))     :   0.095310 ±   0.001000
-Mean PPL(Q)/PPL(base)         :   1.100000 ±   0.001000
-====== KL divergence statistics ======
-Mean    KLD:   0.0${KLD-5} ±   0.000100
-Maximum KLD:   3.250000
-99.9%   KLD:   2.500000
-99.0%   KLD:   1.250000
-Same top p: 87.500 ± 0.500 %
-END
-fi
-)sh";
-constexpr const char* kBench = R"sh(#!/bin/sh
-echo "bench ${VECINFER_SCHEME-stock} $*" >> "$CALLS"
-echo '[{"n_prompt":256,"n_gen":0,"n_depth":0,"samples_ts":[500,510,505]},{"n_prompt":0,"n_gen":16,"n_depth":0,"samples_ts":[50,52,51]},'
-echo '{"n_prompt":256,"n_gen":0,"n_depth":2048,"samples_ts":[400,400]},{"n_prompt":0,"n_gen":16,"n_depth":2048,"samples_ts":[30,40]}]'
-)sh";
-constexpr const char* kRetrieve = R"sh(#!/bin/sh
-echo "retrieve ${VECINFER_SCHEME-stock} $*" >> "$CALLS"
-echo '{"length":1024,"depth":0.1,"name":"a","key":"12345","answer":" 12345.","exact":true}'
-echo '{"length":1024,"depth":0.1,"name":"b","key":"12346","answer":" 1234.","exact":false}'
-echo '{"length":1024,"depth":0.9,"name":"c","key":"12347","answer":" 12347.","exact":true}'
-)sh";
-constexpr const char* kCalibrate = R"sh(#!/bin/sh
-echo "calibrate $*" >> "$CALLS"
-while [ $# -gt 0 ]; do [ "$1" = --out ] && cp prepared.gguf "$2"; shift; done
-)sh";
-
-class CompareTest : public CliTest {
-protected:
-    void SetUp() override {
-        CliTest::SetUp();
-        write_model("m.gguf", {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64});
-        write("text.txt", "Some text.");
-        write("train.txt", "Other text.");
-        write_sidecar("prepared.gguf", "vecinfer:k2v2", "m.gguf");
-        write_script("llama-perplexity", kPerplexity);
-        write_script("llama-bench", kBench);
-        write_script("vecinfer-retrieve", kRetrieve);
-        write_script("vecinfer-calibrate", kCalibrate);
-    }
-
-    void write_script(const std::string& name, const std::string& script) const {
-        write("tools/" + name, script);
-        fs::permissions(path("tools/" + name), fs::perms::owner_all);
-    }
-
-    CommandResult compare(std::vector<std::string> more, std::map<std::string, std::string> environment = {}) const {
-        std::vector<std::string> argv = {"compare", "-m",    "m.gguf", "-f",       "text.txt", "--out",
-                                         "out",     "--ctx", "256",    "--chunks", "1"};
-        argv.insert(argv.end(), more.begin(), more.end());
-        environment.emplace("CALLS", path("calls").string());
-        return vecinfer(argv, environment);
-    }
-
-    std::string content(const std::string& name) const {
-        std::ifstream file(path(name));
-        std::ostringstream text;
-        text << file.rdbuf();
-        return text.str();
-    }
-    std::vector<std::string> calls() const { return lines_after(content("calls"), ""); }
-    void forget_calls() const { fs::remove(path("calls")); }
-    json result() const { return json::parse(content("out/compare.json")); }
-
-    void expect_error(const CommandResult& result, int exit_code, const std::string& message) const {
-        EXPECT_EQ(result.exit_code, exit_code) << result.err;
-        EXPECT_EQ(result.out, "");
-        EXPECT_THAT(result.err, AllOf(StartsWith("vecinfer: error: "), HasSubstr(message)));
-        EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    }
-};
 
 TEST_F(CompareTest, MeasuresEachSchemeAgainstTheStockBase) {
     const CommandResult run = compare({"--schemes", "vecinfer:k2v2@free,vecinfer:k4v4,recent=64@free", "--peers", "q8_0"});
@@ -150,6 +41,7 @@ TEST_F(CompareTest, MeasuresEachSchemeAgainstTheStockBase) {
     EXPECT_EQ(row["quality"]["ppl"], 13.75);
     EXPECT_EQ(row["quality"]["ppl_ratio"], 1.1);
     EXPECT_EQ(row["quality"]["kld_mean"], 0.05);
+    EXPECT_EQ(row["quality"]["kld_mean_err"], 0.0001);
     EXPECT_EQ(row["quality"]["kld_p99"], 1.25);
     EXPECT_EQ(row["quality"]["kld_max"], 3.25);
     EXPECT_EQ(row["quality"]["top1"], 0.875);
@@ -181,25 +73,12 @@ TEST_F(CompareTest, CsvHasOneLinePerRowAndAColumnPerFigure) {
     EXPECT_EQ(
         lines[0],
         "name,kind,codebooks,status,reason,bits,bytes_per_token,effective_bits,effective_bytes_per_token,ppl,ppl_ratio,kld_mean,"
-        "kld_p99,kld_max,top1,retrieval_exact,retrieval_total,pareto,prompt_tps_0,decode_tps_0,prompt_tps_2048,decode_tps_2048");
+        "kld_mean_err,kld_p99,kld_max,top1,retrieval_exact,retrieval_total,pareto,prompt_tps_0,decode_tps_0,prompt_tps_2048,"
+        "decode_tps_2048");
     EXPECT_THAT(lines[1], StartsWith("\"f16, stock\",base,,ok,,16.0,"));
     EXPECT_THAT(lines[2], AllOf(StartsWith("\"vecinfer:k2v2,sink=0@free\",scheme,data-free,ok,,2.125,"),
-                                HasSubstr(",13.75,1.1,0.05,1.25,3.25,0.875,2,3,true,505.0,51.0,400.0,35.0")));
+                                HasSubstr(",13.75,1.1,0.05,0.0001,1.25,3.25,0.875,2,3,true,505.0,51.0,400.0,35.0")));
     EXPECT_THAT(lines[3], StartsWith("q4_0,peer,,ok,,4.5,"));
-}
-
-TEST_F(CompareTest, UnknownSchemesAreRefusedWithTheKnownFamiliesBeforeAnyWork) {
-    const CommandResult run = compare({"--schemes", "vecinfer:k2v2,nonsense:k2v2"});
-    expect_error(run, 2, "'nonsense:k2v2'");
-    for (const std::string_view family : scheme_families()) {
-        EXPECT_THAT(run.err, HasSubstr(std::string(family)));
-    }
-    EXPECT_FALSE(fs::exists(path("calls")));
-    EXPECT_FALSE(fs::exists(path("out")));
-    expect_error(compare({"--peers", "q8_0,q9_9"}), 2, "q9_9");
-    expect_error(compare({"--peers", ""}), 2, "--peers: got nothing");
-    EXPECT_EQ(run.err.find("rotated"), run.err.rfind("rotated")) << "families are listed once: " << run.err;
-    expect_error(compare({"--schemes", "vecinfer:k2v2@"}), 2, "behind @");
 }
 
 TEST_F(CompareTest, FinishedMeasurementsAreReused) {
@@ -255,20 +134,24 @@ TEST_F(CompareTest, AKilledRunLosesNothingThatWasFinished) {
 
 TEST_F(CompareTest, AnInterruptSaysHowToGoOn) {
     const std::string slow = to_long_string(resolve(parse_scheme("vecinfer:k2v2").value(), false).value());
-    write_script(
-        "interrupt",
-        "#!/bin/sh\n(while ! grep -q 'perplexity vecinfer' \"$CALLS\" 2>/dev/null; do sleep 0.05; done; kill -INT $$) &\n"
-        "exec \"$@\"\n");
-    const CommandResult run =
-        CliTest::run({path("tools/interrupt").string(), VECINFER_COMMAND, "compare", "-m", "m.gguf", "-f", "text.txt", "--out",
-                      "out", "--ctx", "256", "--chunks", "1", "--schemes", "vecinfer:k2v2@free"},
-                     {{"VECINFER_TOOLS", path("tools").string()},
-                      {"VECINFER_PLUGIN", path("plugin.so").string()},
-                      {"CALLS", path("calls").string()},
-                      {"SLEEP_ON", slow}});
-    EXPECT_EQ(run.exit_code, 130);
-    EXPECT_EQ(run.out, "");
-    EXPECT_THAT(run.err, AllOf(HasSubstr("interrupted"), HasSubstr("same command goes on")));
+    for (const auto& [signal, exit_code] : {std::pair{"INT", 130}, {"TERM", 143}}) {
+        forget_calls();
+        write_script(
+            "interrupt",
+            std::string("#!/bin/sh\n(while ! grep -q 'perplexity vecinfer' \"$CALLS\" 2>/dev/null; do sleep 0.05; done; kill -") +
+                signal + " $$) &\nexec \"$@\"\n");
+        const CommandResult run =
+            CliTest::run({path("tools/interrupt").string(), VECINFER_COMMAND, "compare", "-m", "m.gguf", "-f", "text.txt",
+                          "--out", "out", "--ctx", "256", "--chunks", "1", "--schemes", "vecinfer:k2v2@free"},
+                         {{"VECINFER_TOOLS", path("tools").string()},
+                          {"VECINFER_PLUGIN", path("plugin.so").string()},
+                          {"CALLS", path("calls").string()},
+                          {"CHECKS", path("checks").string()},
+                          {"SLEEP_ON", slow}});
+        EXPECT_EQ(run.exit_code, exit_code);
+        EXPECT_EQ(run.out, "");
+        EXPECT_THAT(run.err, AllOf(HasSubstr("interrupted"), HasSubstr("same command goes on")));
+    }
 }
 
 TEST_F(CompareTest, DamagedResultsAreMeasuredAgain) {
@@ -314,38 +197,43 @@ TEST_F(CompareTest, ASidecarOfTheUsersIsUsed) {
     EXPECT_EQ(doc["rows"][2]["status"], "ok");
 }
 
-TEST_F(CompareTest, WrongInputsAreFoundBeforeAnyWork) {
-    write_model("other.gguf", {.name = "Other", .num_kv_heads = 2, .head_dim = 64, .weight = 3.0F});
-    write_sidecar("foreign.gguf", "vecinfer:k2v2", "other.gguf");
-    write("damaged.gguf", "GGUF");
-    for (const auto& [scheme, message] : {std::pair{"vecinfer:k2v2@gone.gguf", "gone.gguf: cannot open"},
-                                          {"vecinfer:k4v4@prepared.gguf", "cannot serve vecinfer:k4v4"},
-                                          {"vecinfer:k2v2@foreign.gguf", "calibrated for another model"},
-                                          {"vecinfer:k2v2@damaged.gguf", "damaged.gguf"},
-                                          {"kivi@prepared.gguf", "has no use for them"},
-                                          {"vecinfer:k2v2,layers=0-2:f16@free", "layers: got 0-2, expected layers 0 to 1"}}) {
-        expect_error(compare({"--schemes", std::string("vecinfer:k4v2@free,") + scheme}), 1, message);
-    }
-    EXPECT_FALSE(fs::exists(path("calls")));
-    EXPECT_FALSE(fs::exists(path("out")));
-}
-
-TEST_F(CompareTest, NothingToCompareIsAnError) {
-    for (const char* list : {"", ",", "vecinfer:k2v2@free,"}) {
-        expect_error(compare({"--schemes", list}), 2, "--schemes: '': scheme: family: got nothing");
-    }
-    const CommandResult run = compare({"--schemes", "vecinfer:k2v2@free,vecinfer:k4v4@free"}, {{"REFUSE_ON", "vecinfer:"}});
+TEST_F(CompareTest, WhatTheRetrievalHelperGetsWrongIsNoFaultOfTheScheme) {
+    write_script("vecinfer-retrieve",
+                 "#!/bin/sh\ncase \" $* \" in *' --check '*) echo '{\"tokens\":[10000]}'; exit 0;; esac\n"
+                 "echo 'vecinfer-retrieve: error: disk is on fire' >&2\nexit 1\n");
+    const CommandResult run = compare({"--schemes", "vecinfer:k2v2@free"});
     EXPECT_EQ(run.exit_code, 1);
-    EXPECT_THAT(run.out, HasSubstr("vecinfer:k4v4@free: unsupported: heads too small"));
-    EXPECT_THAT(run.err, HasSubstr("nothing but the base could be measured"));
-    EXPECT_EQ(result()["rows"][0]["quality"]["ppl"], 12.5) << "what was measured is kept";
+    EXPECT_EQ(result()["rows"][1]["status"], "failed");
+    EXPECT_THAT(result()["rows"][1]["reason"], HasSubstr("retrieval: exit code 1: vecinfer-retrieve: error: disk is on fire"));
+    EXPECT_EQ(result()["rows"][1]["quality"]["ppl"], 13.75);
 }
 
-TEST_F(CompareTest, TheMeasuredTextIsNotACalibrationText) {
-    expect_error(compare({"--calibration-text", "text.txt"}), 1, "is the text that is measured");
-    write("copy.txt", "Some text.");
-    expect_error(compare({"--calibration-text", "copy.txt"}), 1, "copy.txt is the text that is measured");
-    EXPECT_FALSE(fs::exists(path("calls")));
+TEST_F(CompareTest, TheToolsMoveNoLayers) {
+    write_script("llama-bench", std::string(kBench) + "echo \"fit ${LLAMA_ARG_FIT-unset}\" >> \"$CALLS\"\n");
+    ASSERT_EQ(compare({"--schemes", "vecinfer:k2v2@free"}, {{"LLAMA_ARG_FIT", "on"}}).exit_code, 0);
+    EXPECT_THAT(lines_after(content("calls"), "fit "), ElementsAre("off", "off"));
+}
+
+TEST_F(CompareTest, TheTableStaysAlignedAndSaysHowLittleWasMeasured) {
+    write_sidecar("caf\u00e9.gguf", "vecinfer:k2v2", "m.gguf");
+    const CommandResult run = compare(
+        {"--schemes", "vecinfer:k2v2@caf\u00e9.gguf,vecinfer:k2v2,recent=256,sink=16,layers=0:k4v4,encode=nearest@free,f16",
+         "--no-speed"});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    // In every row the column before the last ends where its header does.
+    const std::vector<std::string> lines = lines_after(run.out, "");
+    const auto columns = [](const std::string& text) {
+        return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    };
+    ASSERT_THAT(lines[0], HasSubstr("  top-1  retrieval"));
+    const auto width = columns(lines[0]);
+    for (int i = 1; i <= 4; ++i) {
+        EXPECT_EQ(columns(lines[i]), width) << lines[i];
+    }
+    EXPECT_THAT(run.out, AllOf(HasSubstr("KLD mean      +/-"), HasSubstr("0.00010"), HasSubstr("Only 1 chunk was measured")));
+    EXPECT_THAT(content("out/report.html"), HasSubstr("Only 1 chunk was measured"));
+    const CommandResult two = compare({"--chunks", "2", "--schemes", "f16", "--no-speed"});
+    EXPECT_THAT(two.out, AllOf(HasSubstr("KLD mean"), Not(HasSubstr("Only 1 chunk"))));
 }
 
 TEST_F(CompareTest, ASchemeThatCannotServeTheModelNamesTheReasonAndTheOthersGoOn) {
@@ -360,7 +248,7 @@ TEST_F(CompareTest, ASchemeThatCannotServeTheModelNamesTheReasonAndTheOthersGoOn
     write_model("small.gguf", {.num_heads = 4, .num_kv_heads = 2, .head_dim = 20});
     const CommandResult small = vecinfer({"compare", "-m", "small.gguf", "-f", "text.txt", "--out", "small", "--ctx", "256",
                                           "--chunks", "1", "--schemes", "vecinfer:k1v1@free", "--peers", "q8_0"},
-                                         {{"CALLS", path("calls").string()}});
+                                         {{"CALLS", path("calls").string()}, {"CHECKS", path("checks").string()}});
     EXPECT_EQ(small.exit_code, 1);
     EXPECT_EQ(small.out, "");
     EXPECT_THAT(small.err, AllOf(HasSubstr("nothing can be compared on this model: vecinfer:k1v1@free: "),
@@ -387,17 +275,8 @@ TEST_F(CompareTest, AFailedBaseStopsEverything) {
 
 TEST_F(CompareTest, CutOffLogProbabilitiesAreNoticed) {
     expect_error(compare({"--schemes", "vecinfer:k2v2@free"}, {{"LOGITS_BYTES", "1000"}}), 1, "is the disk full?");
-    EXPECT_TRUE(fs::is_empty(path("out/results")));
-}
-
-TEST_F(CompareTest, FoldersThatCannotBeWrittenAreFoundBeforeAnyWork) {
-    expect_error(vecinfer({"compare", "-m", "m.gguf", "-f", "text.txt", "--out", "/proc/x", "--schemes", "f16"},
-                          {{"CALLS", path("calls").string()}}),
-                 1, "out: cannot make the folder /proc/x");
-    expect_error(vecinfer({"compare", "-m", "m.gguf", "-f", "text.txt", "--out", "text.txt", "--schemes", "f16"},
-                          {{"CALLS", path("calls").string()}}),
-                 1, "out: ");
-    EXPECT_FALSE(fs::exists(path("calls")));
+    EXPECT_FALSE(fs::exists(path("out/results"))) << "nothing was finished";
+    EXPECT_TRUE(fs::exists(path("out/logs")));
 }
 
 TEST_F(CompareTest, WithoutGnuplotTheReportComesWithoutPicturesAndSaysSo) {
@@ -438,16 +317,6 @@ TEST_F(CompareTest, JsonGoesToStdoutAlone) {
     const CommandResult run = compare({"--schemes", "vecinfer:k2v2@free", "--json"});
     EXPECT_EQ(run.exit_code, 0);
     EXPECT_EQ(json::parse(run.out), result());
-}
-
-TEST_F(CompareTest, WrongCommandLines) {
-    expect_error(vecinfer({"compare", "-m", "m.gguf", "-f", "text.txt", "--out", "o", "--ctx", "64"}), 2, "too few tokens");
-    expect_error(compare({"--lengths", "1024,4096"}), 2, "at most the model's context of 2048");
-    expect_error(compare({"--depths", "1.5"}), 2, "--depths");
-    expect_error(compare({"extra"}), 2, "unexpected argument 'extra'");
-    expect_error(vecinfer({"compare", "-m", "m.gguf", "-f", "text.txt"}), 2, "--out is required");
-    expect_error(vecinfer({"compare", "-m", "gone.gguf", "-f", "text.txt", "--out", "o"}), 1, "gone.gguf does not exist");
-    expect_error(vecinfer({"compare", "-m", "m.gguf", "-f", "gone.txt", "--out", "o"}), 1, "gone.txt does not exist");
 }
 
 }  // namespace

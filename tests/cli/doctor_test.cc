@@ -76,7 +76,7 @@ TEST_F(DoctorTest, MissingToolsAreAWarningUntilNoneIsLeft) {
     std::filesystem::remove_all(path("tools"));
     const json none = doctor(1);
     EXPECT_EQ(problem(none, "no llama.cpp tool")["severity"], "error");
-    EXPECT_EQ(problem(none, "VECINFER_TOOLS=")["severity"], "error");
+    EXPECT_EQ(problem(none, "VECINFER_TOOLS: ")["severity"], "error");
 }
 
 TEST_F(DoctorTest, AToolThatDoesNotRunIsBroken) {
@@ -107,7 +107,7 @@ TEST_F(DoctorTest, WrongVariablesAreBroken) {
                                    {"VECINFER_QUIET", "yes"},
                                    {"VECINFER_SCEHME", "f16"},
                                    {"VECINFER_OWN_NOTES", "anything"}});
-    for (const char* name : {"VECINFER_SCHEME=", "VECINFER_CODEBOOKS=", "VECINFER_ISA=", "VECINFER_QUIET="}) {
+    for (const char* name : {"VECINFER_SCHEME: ", "VECINFER_CODEBOOKS: ", "VECINFER_ISA: ", "VECINFER_QUIET: "}) {
         EXPECT_EQ(problem(report, name)["severity"], "error") << name;
     }
     EXPECT_EQ(problem(report, "VECINFER_SCEHME")["severity"], "warning");
@@ -125,6 +125,39 @@ TEST_F(DoctorTest, RightVariablesAreNot) {
                                    {"VECINFER_QUIET", "1"}});
     EXPECT_TRUE(report["problems"].empty()) << report["problems"];
     EXPECT_EQ(report["isa"]["selected"], "scalar");
+}
+
+TEST_F(DoctorTest, EachVariableShowsWhatIsCheckedAboutIt) {
+    const std::map<std::string, std::string> environment = {{"PATH", path("tools").string() + ":/usr/bin:/bin"},
+                                                            {"VECINFER_MODEL_TINY", "/nowhere/tiny.gguf"},
+                                                            {"VECINFER_QUIET", "1"},
+                                                            {"VECINFER_ISA", "sse1"}};
+    EXPECT_THAT(vecinfer({"doctor"}, environment).out,
+                AllOf(HasSubstr("VECINFER_MODEL_TINY=/nowhere/tiny.gguf (not used by vecinfer)\n"),
+                      HasSubstr("VECINFER_QUIET=1 (valid: 0 or 1)\n"), HasSubstr("VECINFER_ISA=sse1 (wrong, see below)\n"),
+                      HasSubstr("VECINFER_PLUGIN=" + path("plugin.so").string() + " (valid: a file)\n")));
+    const json report = doctor(1, environment);
+    for (const json& variable : report["environment"]) {
+        EXPECT_EQ(variable["checked_as"].is_null(), variable["name"] == "VECINFER_MODEL_TINY") << variable;
+    }
+}
+
+TEST_F(DoctorTest, ASchemeThatNeedsASidecarIsNotComplete) {
+    const json unset = doctor(0, {{"VECINFER_SCHEME", "million:k4v4"}});
+    EXPECT_EQ(problem(unset, "million:k4v4 needs a sidecar")["severity"], "warning");
+    EXPECT_THAT(problem(unset, "needs a sidecar")["remedy"].get<std::string>(), HasSubstr("vecinfer calibrate -m MODEL"));
+    EXPECT_EQ(problem(doctor(1, {{"VECINFER_SCHEME", "million:k4v4"}, {"VECINFER_CODEBOOKS", "none"}}),
+                      "do not go together")["severity"],
+              "error");
+    write_model("m.gguf", {.head_dim = 64});
+    write_sidecar("two.gguf", "vecinfer:k2v2", "m.gguf");
+    write_sidecar("four.gguf", "vecinfer:k4v4", "m.gguf");
+    const std::string both = path("two.gguf").string() + ":" + path("four.gguf").string();
+    EXPECT_THAT(problem(doctor(1, {{"VECINFER_SCHEME", "million:k4v4"}, {"VECINFER_CODEBOOKS", path("two.gguf").string()}}),
+                        "do not go together")["what"]
+                    .get<std::string>(),
+                HasSubstr("cannot serve million:k4v4"));
+    EXPECT_TRUE(doctor(0, {{"VECINFER_SCHEME", "vecinfer:k2v2"}, {"VECINFER_CODEBOOKS", both}})["problems"].empty());
 }
 
 TEST_F(DoctorTest, MissingHelpersAreWarningsThatSayWhoNeedsThem) {

@@ -149,7 +149,55 @@ TEST_F(InspectTest, WhatTheHelperRefusesIsTheError) {
     expect_error(inspect({"-m", "m.gguf", "-f", "text.txt"}), 1, "signal 11");
 }
 
+TEST_F(InspectTest, AFailureLeavesNoFolderOfItsOwnBehind) {
+    write_script("#!/bin/sh\necho 'vecinfer: error: no' >&2\nexit 1\n");
+    EXPECT_EQ(inspect({"-m", "m.gguf", "-f", "text.txt", "--out", "new/look"}).exit_code, 1);
+    EXPECT_FALSE(fs::exists(path("new")));
+    fs::create_directory(path("old"));
+    EXPECT_EQ(inspect({"-m", "m.gguf", "-f", "text.txt", "--out", "old"}).exit_code, 1);
+    EXPECT_TRUE(fs::is_empty(path("old")));
+}
+
+TEST_F(InspectTest, LinksAmongTheResultsAreFollowed) {
+    fs::create_directory(path("look"));
+    write("real.json", "old");
+    fs::create_symlink("../real.json", path("look/inspect.json"));
+    ASSERT_EQ(inspect({"-m", "m.gguf", "-f", "text.txt", "--out", "look"}).exit_code, 0);
+    EXPECT_TRUE(fs::is_symlink(path("look/inspect.json")));
+    EXPECT_EQ(json::parse(content("real.json"))["layers"].size(), 2u);
+}
+
+TEST_F(InspectTest, AnInterruptWritesNothing) {
+    fs::create_directory(path("temporary"));
+    for (const auto& [signal, exit_code] : {std::pair{"INT", 130}, {"TERM", 143}}) {
+        // The helper ends its parent, which then must end the helper.
+        write_script(std::string("#!/bin/sh\nkill -") + signal + " $PPID\nexec sleep 60\n");
+        const CommandResult run =
+            inspect({"-m", "m.gguf", "-f", "text.txt", "--out", "look"}, {{"TMPDIR", path("temporary").string()}});
+        EXPECT_EQ(run.exit_code, exit_code);
+        EXPECT_EQ(run.out, "");
+        EXPECT_EQ(run.err, "vecinfer: interrupted, nothing written\n");
+        EXPECT_FALSE(fs::exists(path("look")));
+        EXPECT_TRUE(fs::is_empty(path("temporary")));
+    }
+}
+
+TEST_F(InspectTest, WrongVariablesAreFoundBeforeAnyWork) {
+    write("broken.gguf", "GGUF");
+    for (const auto& [variable, message] :
+         {std::pair{std::pair<std::string, std::string>{"VECINFER_ISA", "sse1"}, "VECINFER_ISA: got sse1"},
+          {{"VECINFER_QUIET", "x"}, "VECINFER_QUIET: got x"},
+          {{"VECINFER_CODEBOOKS", "broken.gguf"}, "VECINFER_CODEBOOKS: broken.gguf"}}) {
+        expect_error(inspect({"-m", "m.gguf", "-f", "text.txt"}, {variable}), 1, message);
+    }
+    EXPECT_FALSE(fs::exists(path("calls")));
+}
+
 TEST_F(InspectTest, WrongInput) {
+    expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "--ctx", "4096"}), 1,
+                 "--ctx: got 4096, expected at most the model's context of 2048");
+    expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "--codebooks", ""}), 2, "--codebooks: got nothing, expected ");
+
     expect_error(inspect({"-m", "m.gguf"}), 2, "--file is required");
     expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "--layer", "-1"}), 2, "--layer");
     expect_error(inspect({"-m", "m.gguf", "-f", "text.txt", "--scheme", "f16"}), 2, "got f16");

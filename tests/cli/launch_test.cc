@@ -4,11 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "verb.h"
 
 namespace vecinfer::cli {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -35,8 +39,8 @@ TEST(BuildLaunch, SetsTheWholeEnvironment) {
     LaunchRequest with_codebooks = request({});
     with_codebooks.codebooks = "/c/m.vecinfer.gguf";
     EXPECT_THAT(build_launch(with_codebooks).environment,
-                ElementsAre(Pair("GGML_BACKEND_PATH", "/p/libggml-vecinfer.so"), Pair("VECINFER_SCHEME", "vecinfer:k4v2"),
-                            Pair("VECINFER_CODEBOOKS", "/c/m.vecinfer.gguf")));
+                ElementsAre(Pair("LLAMA_ARG_FIT", "off"), Pair("GGML_BACKEND_PATH", "/p/libggml-vecinfer.so"),
+                            Pair("VECINFER_SCHEME", "vecinfer:k4v2"), Pair("VECINFER_CODEBOOKS", "/c/m.vecinfer.gguf")));
     EXPECT_THAT(build_launch(request({})).environment.back(), Pair("VECINFER_CODEBOOKS", "none"));
 }
 
@@ -54,6 +58,27 @@ TEST(BuildLaunch, WhatTheUserGaveIsNotAddedAgain) {
                 ElementsAre("/t/llama-server", "-m", "m.gguf", "-dev", "CUDA0", "-fa", "off"));
     EXPECT_THAT(build_launch(request({"--device", "VecInfer", "--flash_attn", "on"})).argv,
                 ElementsAre("/t/llama-server", "-m", "m.gguf", "--device", "VecInfer", "--flash_attn", "on"));
+}
+
+TEST(BuildLaunch, LayersStayWhereTheCacheIsCompressedUnlessTheUserSaysOtherwise) {
+    const auto is_set = [](const LaunchRequest& request) {
+        const Environment environment = build_launch(request).environment;
+        return std::find(environment.begin(), environment.end(), Environment::value_type("LLAMA_ARG_FIT", "off")) !=
+               environment.end();
+    };
+    EXPECT_TRUE(is_set(request({"-c", "8192", "-p", "-fit"})));
+    for (const Words& words :
+         {Words{"-fit", "on"}, {"--fit", "off"}, {"-fitt", "512"}, {"--fit-ctx", "4096"}, {"-dev", "CUDA0"}}) {
+        EXPECT_FALSE(is_set(request(words))) << words[0];
+    }
+    LaunchRequest bench = request({});
+    bench.value_lists = true;
+    EXPECT_FALSE(is_set(bench)) << "llama-bench moves nothing by itself";
+    setenv("LLAMA_ARG_FIT", "on", 1);
+    EXPECT_FALSE(is_set(request({})));
+    EXPECT_THAT(passthrough_notes(request({})), ElementsAre(HasSubstr("-fit on")));
+    EXPECT_THAT(passthrough_notes(request({"-fit", "off"})), IsEmpty());
+    unsetenv("LLAMA_ARG_FIT");
 }
 
 TEST(BuildLaunch, APromptThatLooksLikeAnOptionIsNone) {
@@ -88,6 +113,26 @@ TEST(PassthroughWarnings, AreSilentWhenAllIsWell) {
     LaunchRequest plain = request({"-dev", "CUDA0", "-fa", "off"});
     plain.plugin.reset();
     EXPECT_THAT(passthrough_warnings(plain), IsEmpty());
+}
+
+TEST(PassthroughNotes, SayThatAContextLiesInTheWindow) {
+    EXPECT_THAT(passthrough_notes(request({"-c", "132"})),
+                ElementsAre(AllOf(HasSubstr("-c 132"), HasSubstr("latest 128 and the first 4"))));
+    EXPECT_THAT(passthrough_notes(request({"--ctx-size", "64"})), ElementsAre(HasSubstr("nothing is read from codes")));
+    EXPECT_THAT(passthrough_notes(request({"-c", "133"})), IsEmpty());
+    EXPECT_THAT(passthrough_notes(request({"-c", "64", "-c", "4096"})), IsEmpty()) << "the last one counts";
+    EXPECT_THAT(passthrough_notes(request({"-c", "0"})), IsEmpty()) << "0 is the model's context";
+    LaunchRequest wide = request({"-c", "300"});
+    wide.scheme = "vecinfer:k2v2,recent=256,sink=44";
+    EXPECT_THAT(passthrough_notes(wide), ElementsAre(HasSubstr("-c 300")));
+    wide.scheme = "f16";
+    EXPECT_THAT(passthrough_notes(wide), IsEmpty());
+}
+
+TEST(PassthroughNotes, SayThatLayersMayMove) {
+    EXPECT_THAT(passthrough_notes(request({"-fit", "on"})), ElementsAre(HasSubstr("-fit on")));
+    EXPECT_THAT(passthrough_notes(request({"-fitt", "100"})), ElementsAre(HasSubstr("-fit on")));
+    EXPECT_THAT(passthrough_notes(request({"-fit", "off", "-fitt", "100"})), IsEmpty());
 }
 
 TEST(CheckPassthrough, RefusesWhatACompressedCacheCannotRunWith) {

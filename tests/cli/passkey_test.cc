@@ -1,6 +1,7 @@
 // The haystack of retrieval and the scoring of answers.
 #include "retrieval/passkey.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,10 +69,31 @@ TEST(PasskeyTest, EveryCellHasItsKeysWhereTheyBelong) {
     }
 }
 
+TEST(PasskeyTest, WhatIsReservedStaysFree) {
+    PasskeyOptions reserved = options();
+    reserved.reserve = 60;
+    const auto haystack = make_haystack(reserved, count_words);
+    ASSERT_TRUE(haystack.ok()) << haystack.status().message();
+    PasskeyOptions shorter = options();
+    for (int& length : shorter.lengths) {
+        length -= 60;
+    }
+    const auto same = make_haystack(shorter, count_words);
+    ASSERT_TRUE(same.ok()) << same.status().message();
+    for (std::size_t i = 0; i < same->size(); ++i) {
+        EXPECT_EQ(haystack.value()[i].text, same.value()[i].text);
+        EXPECT_EQ(haystack.value()[i].questions.front().length, same.value()[i].questions.front().length + 60);
+    }
+}
+
 TEST(PasskeyTest, ImpossibleRequestsAreErrors) {
     PasskeyOptions short_text = options();
     short_text.lengths = {40};
     EXPECT_EQ(make_haystack(short_text, count_words).status().code(), ErrorCode::invalid_argument);
+    PasskeyOptions no_room = options();
+    no_room.reserve = 260;
+    EXPECT_THAT(make_haystack(no_room, count_words).status().message(),
+                testing::StartsWith("lengths: got 300, expected at least "));
     PasskeyOptions many = options();
     many.keys_per_cell = 1000;
     EXPECT_EQ(make_haystack(many, count_words).status().code(), ErrorCode::invalid_argument);

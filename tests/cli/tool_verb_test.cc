@@ -237,6 +237,48 @@ TEST_F(ToolVerbTest, SchemeErrorsNameTheVariableAndTheHelpThatListsOptions) {
     }
 }
 
+TEST_F(ToolVerbTest, WrongVariablesAreRefusedBeforeTheLaunch) {
+    write("broken.gguf", "GGUF");
+    write_sidecar("good.gguf", "vecinfer:k2v2", "m.gguf");
+    const std::string good = path("good.gguf").string();
+    const std::vector<std::pair<std::pair<std::string, std::string>, std::string>> cases = {
+        {{"VECINFER_ISA", "sse1"}, "VECINFER_ISA: got sse1, expected "},
+        {{"VECINFER_QUIET", "yes"}, "VECINFER_QUIET: got yes, expected 0 or 1"},
+        {{"VECINFER_PLUGIN", "/nowhere/p.so"}, "VECINFER_PLUGIN: got /nowhere/p.so, expected a file"},
+        {{"VECINFER_TOOLS", "/nowhere"}, "VECINFER_TOOLS: got /nowhere, expected a folder"},
+        {{"VECINFER_CODEBOOKS", good + ":broken.gguf"}, "VECINFER_CODEBOOKS: broken.gguf"},
+        {{"VECINFER_CODEBOOKS", good + ":"}, "VECINFER_CODEBOOKS: list of sidecars: got "},
+    };
+    for (const auto& [variable, message] : cases) {
+        for (const char* verb : {"run", "serve", "perplexity", "bench"}) {
+            const CommandResult result = vecinfer({verb, "-m", "m.gguf"}, {variable});
+            EXPECT_EQ(result.exit_code, 1) << verb << message;
+            EXPECT_EQ(result.out, "") << verb << message;
+            EXPECT_THAT(result.err, AllOf(IsOneErrorLine(), HasSubstr(message)));
+        }
+    }
+    // What is not used is not checked.
+    EXPECT_EQ(vecinfer({"serve", "-m", "m.gguf", "--no-plugin"},
+                       {{"VECINFER_ISA", "sse1"}, {"VECINFER_QUIET", "yes"}, {"VECINFER_CODEBOOKS", "broken.gguf"}})
+                  .exit_code,
+              0);
+    EXPECT_EQ(vecinfer({"serve", "-m", "m.gguf", "--codebooks", "none"}, {{"VECINFER_CODEBOOKS", "broken.gguf"}}).exit_code, 0);
+    EXPECT_EQ(vecinfer({"serve", "-m", "m.gguf", "--tools-dir", "tools"}, {{"VECINFER_TOOLS", "/nowhere"}}).exit_code, 0);
+}
+
+TEST_F(ToolVerbTest, NothingIsNoNameOfCodebooks) {
+    const CommandResult result = vecinfer({"serve", "-m", "m.gguf", "--codebooks", ""});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, AllOf(IsOneErrorLine(), HasSubstr("--codebooks: got nothing, expected a sidecar file or none")));
+}
+
+TEST_F(ToolVerbTest, NotesTellWhatASmallContextMeasures) {
+    const CommandResult result = vecinfer({"perplexity", "-m", "m.gguf", "--", "-c", "100"});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr("vecinfer: note: with -c 100 nothing is read from codes"));
+    EXPECT_EQ(vecinfer({"perplexity", "-m", "m.gguf", "--", "-c", "2048"}).err.find("note:"), std::string::npos);
+}
+
 TEST_F(ToolVerbTest, LayersBeyondTheModelAreRefused) {
     for (const char* verb : {"run", "serve"}) {
         const CommandResult result = vecinfer({verb, "-m", "m.gguf", "--scheme", "vecinfer:k2v2,layers=0:k4v4/1-2:f16"});

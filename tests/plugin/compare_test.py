@@ -3,26 +3,17 @@
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 import unittest
 
-from stock_tools import environment, setting, smollm2, tool, work_folder
+from stock_tools import smollm2, tool, vecinfer, work_folder
 
 TEXT = pathlib.Path(__file__).parents[2] / "share" / "text" / "heldout.txt"
 
 
-def vecinfer(*arguments):
-    tool("llama-perplexity")
-    env = environment(plugin=False)
-    env["VECINFER_TOOLS"] = str(setting("VECINFER_TOOLS"))
-    env["VECINFER_PLUGIN"] = str(setting("VECINFER_PLUGIN"))
-    return subprocess.run([str(setting("VECINFER_COMMAND")), *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=240, check=False)
-
-
 class Compare(unittest.TestCase):
     def test_two_schemes_against_stock_f16(self):
+        tool("llama-perplexity")
         out = work_folder() / "compare"
         shutil.rmtree(out, ignore_errors=True)
         arguments = ["compare", "-m", smollm2(), "-f", str(TEXT), "--out", str(out), "--ctx", "512", "--chunks", "1",

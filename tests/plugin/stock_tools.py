@@ -88,6 +88,15 @@ def run(command, env, memory_limit=None):
                                   preexec_fn=limit))
 
 
+def vecinfer(*arguments):
+    """The command itself, with the stock tools and the plugin."""
+    env = environment(plugin=False)
+    env["VECINFER_TOOLS"] = str(setting("VECINFER_TOOLS"))
+    env["VECINFER_PLUGIN"] = str(setting("VECINFER_PLUGIN"))
+    return subprocess.run([str(setting("VECINFER_COMMAND")), *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=TOOL_SECONDS, check=False)
+
+
 def complete(model, prompt, tokens=16, *options, scheme=None, codebooks="none", plugin=True, context=512, memory_limit=None):
     """Greedy completion; `plugin=False` is llama.cpp as it is."""
     command = [tool("llama-completion"), "-m", model, "-p", prompt, "-n", str(tokens), "-c", str(context), "-t", "2", "--temp", "0",
