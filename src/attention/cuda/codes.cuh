@@ -7,187 +7,23 @@
 // transposed.
 //
 // Precision and range. Scores: exact integers. p is 16 bits relative to a reference that stays between the largest p of a chunk
-// and 128 times it; value sums are exact integers between two changes of the reference (255 * 127 *
+// and 256 times it; value sums are exact integers between two changes of the reference (255 * 127 *
 // 32768 cells < 2^31 per byte), f32 above. Value norms are part of p, so a sum of p without norms is kept beside.
 #pragma once
 
-#include "attention/cuda/shared_state.cuh"
-#include "codec/cuda/layout.h"
+#include "attention/cuda/code_reader.cuh"
 
 namespace vecinfer::cuda {
 
 inline constexpr float kFullP = 65280.0f;        // p = 1; both bytes stay below 256
 inline constexpr float kMagic = 8388608.0f;      // 2^23: adding it leaves an integer in the low mantissa bits
-inline constexpr float kLeastP = 1.0f / 128.0f;  // a chunk whose largest p is below it moves the reference
-inline constexpr float kLeastLog = -7.0f;
-inline constexpr float kHeadroom = 2.0f;       // octaves between the largest p and a reference that was moved
+inline constexpr float kLeastP = 1.0f / 256.0f;  // a chunk whose largest p is below it moves the reference
+inline constexpr float kLeastLog = -8.0f;
+inline constexpr float kHeadroom = 1.0f;       // octaves between the largest p and a reference that was moved
 inline constexpr float kDeepest = 60.0f;       // octaves that the reference may fall below its maximum
 inline constexpr float kLeastNorm = 0x1p-40f;  // stands in for value norms of 0
 inline constexpr float kUnset = -1e30f;
 inline constexpr int kFlushChunks = 256;  // at most 32768 cells between flushes
-
-/// Codes of one granule as a lane reads them. They come through shared memory, as registers for two chunks are not to be had; a
-/// lane reads what it copied itself, so no lane waits for another.
-template <int Words>
-struct LaneCodes {
-    static constexpr int kWidth = Words < 4 ? 4 * Words : 16;  // bytes of a copy
-    std::uint32_t w[Words];
-
-    /// `stage`: the lane's place in that of the granule, 128 * Words bytes. `from`: its place in the granule.
-    static __device__ __forceinline__ void copy(std::uint32_t stage, const std::uint8_t* from) {
-#pragma unroll
-        for (int i = 0; i < 4 * Words / kWidth; ++i) {
-            copy_async<kWidth>(stage + 32 * kWidth * i, from + 32 * kWidth * i);
-        }
-    }
-    __device__ __forceinline__ void load(const std::uint8_t* stage) {
-        if constexpr (Words == 1) {
-            w[0] = *reinterpret_cast<const std::uint32_t*>(stage);
-        } else if constexpr (Words == 2) {
-            const uint2 x = *reinterpret_cast<const uint2*>(stage);
-            w[0] = x.x;
-            w[1] = x.y;
-        } else {
-#pragma unroll
-            for (int i = 0; i < Words / 4; ++i) {
-                const uint4 x = *reinterpret_cast<const uint4*>(stage + 512 * i);
-                w[4 * i] = x.x;
-                w[4 * i + 1] = x.y;
-                w[4 * i + 2] = x.z;
-                w[4 * i + 3] = x.w;
-            }
-        }
-    }
-};
-
-/// Channels 4t.. and 16 + 4t.. (sub_dim 8: 8t.. and 8t + 4..) of step `s` of a key.
-struct KeyPiece {
-    std::uint32_t low;
-    std::uint32_t high;
-};
-
-/// Row 0 is cell g, row 1 cell g + 8. s and row are constants.
-template <class C>
-__device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& codes, int row, int s, std::uint32_t table) {
-    constexpr int kBytes = 2 * C::kKeyWords;  // of a row
-    if constexpr (C::KD == 8) {
-        const int i = row * kBytes + s;
-        const uint2 x = look_up_two<0>(codes.w[i / 4], i % 4, table);
-        return {x.x, x.y};
-    } else if constexpr (C::KD == 4) {
-        const int i = row * kBytes + 2 * s;
-        return {look_up<0>(codes.w[i / 4], i % 4, table), look_up<0>(codes.w[i / 4], i % 4 + 1, table)};
-    } else {
-        // Entries hold their two channels twice, so that either half of a word is at hand.
-        const std::uint32_t w = codes.w[(row * kBytes + 4 * s) / 4];
-        return {__byte_perm(look_up<0>(w, 0, table), look_up<0>(w, 1, table), 0x7610),
-                __byte_perm(look_up<0>(w, 2, table), look_up<0>(w, 3, table), 0x7610)};
-    }
-}
-
-/// Units of 4 channels, or 8 of sub_dim 8.
-template <class C>
-inline constexpr int kUnit = C::VD == 8 ? 8 : 4;
-
-/// B fragments of values: of unit 8 tile + g the four cells of a lane (layout.h), four channels a word.
-template <class C>
-__device__ __forceinline__ void look_up_values(const LaneCodes<C::kValueWords>& codes, int tile, std::uint32_t table,
-                                               std::uint32_t (&out)[kUnit<C> / 4][4]) {
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-        if constexpr (C::VD == 8) {
-            const uint2 e = look_up_two<kTableBytes>(codes.w[tile], b, table);
-            out[0][b] = e.x;
-            out[1][b] = e.y;
-        } else if constexpr (C::VD == 4) {
-            out[0][b] = look_up<kTableBytes>(codes.w[tile], b, table);
-        } else {
-            out[0][b] = __byte_perm(look_up<kTableBytes>(codes.w[2 * tile], b, table),
-                                    look_up<kTableBytes>(codes.w[2 * tile + 1], b, table), 0x7610);
-        }
-    }
-}
-
-/// Addresses of the granules of one sequence and head, for this lane: its share of keys and values, its norm word. Everything but
-/// the page is 32 bits wide, so that an address is two multiply-adds.
-template <class C>
-struct ChunkReader {
-    using Keys = LaneCodes<C::kKeyWords>;
-    using Values = LaneCodes<C::kValueWords>;
-    static constexpr int kGranules = 2 * C::CH;
-    static constexpr unsigned kKeyBytes = 128 * C::kKeyWords;  // of a granule
-    static constexpr unsigned kValueBytes = 128 * C::kValueWords;
-
-    const std::uint8_t* keys;
-    const std::uint8_t* values;
-    const std::uint8_t* norms;
-    const std::int32_t* table;
-    int seq;
-    int last_granule;
-    int page_shift;  // granules
-    unsigned page_bytes;
-
-    __device__ __forceinline__ ChunkReader(const DecodeArgs& a, const Place& at, const Reach& reach, int lane)
-        : table(a.block_table != nullptr ? a.block_table + at.seq * a.table_stride : nullptr),
-          seq(at.seq),
-          last_granule((reach.len - 1) / 16),
-          page_shift(a.page_shift - 4),
-          page_bytes(a.page_bytes) {
-        const std::uint8_t* head = a.pages + static_cast<std::uint64_t>(at.head) * a.head_bytes;
-        keys = head + Keys::kWidth * lane;
-        values = head + a.v_offset + Values::kWidth * lane;
-        norms = head + a.norm_offset + lane / 4 * 4;
-    }
-
-    /// Page of a chunk; General: of its granule lane % kGranules.
-    __device__ __forceinline__ int page(int chunk, int lane) const {
-        const int granule = C::General ? min(chunk * kGranules + lane % kGranules, last_granule) : chunk * kGranules;
-        return table != nullptr ? table[granule >> page_shift] : seq;
-    }
-
-    /// Where granule i of a chunk whose page was found before lies.
-    struct Granule {
-        std::uint64_t page;  // bytes
-        unsigned index;      // in the page
-        int beyond;          // granules from there on, a constant
-    };
-    __device__ __forceinline__ Granule granule(int chunk, int i, int found) const {
-        const unsigned mask = (1u << page_shift) - 1;
-        if constexpr (C::General) {
-            const unsigned page = static_cast<unsigned>(__shfl_sync(kAllLanes, found, i));
-            return {static_cast<std::uint64_t>(page) * page_bytes,
-                    static_cast<unsigned>(min(chunk * kGranules + i, last_granule)) & mask, 0};
-        } else {
-            return {static_cast<std::uint64_t>(static_cast<unsigned>(found)) * page_bytes,
-                    static_cast<unsigned>(chunk * kGranules) & mask, i};
-        }
-    }
-    __device__ __forceinline__ const std::uint8_t* key(const Granule& x) const {
-        return keys + x.page + static_cast<std::uint64_t>(x.index) * kKeyBytes + x.beyond * kKeyBytes;
-    }
-    __device__ __forceinline__ const std::uint8_t* value(const Granule& x) const {
-        return values + x.page + static_cast<std::uint64_t>(x.index) * kValueBytes + x.beyond * kValueBytes;
-    }
-    __device__ __forceinline__ const std::uint32_t* norm(const Granule& x) const {
-        return reinterpret_cast<const std::uint32_t*>(norms + x.page + static_cast<std::uint64_t>(x.index) * kNormBytes +
-                                                      x.beyond * kNormBytes);
-    }
-};
-
-/// Brings the codes of a chunk nearer.
-template <class C>
-__device__ __forceinline__ void prefetch_codes(const DecodeArgs& a, const Place& at, const Reach& reach, int chunk) {
-    using Reader = ChunkReader<C>;
-    const int lane = threadIdx.x & 31;
-    const Reader reader(a, at, reach, 0);
-    const auto first = reader.granule(chunk, 0, reader.page(chunk, lane));
-    for (unsigned i = 128 * lane; i < Reader::kGranules * Reader::kKeyBytes; i += 4096) {
-        prefetch(reader.key(first) + i);
-    }
-    for (unsigned i = 128 * lane; i < Reader::kGranules * Reader::kValueBytes; i += 4096) {
-        prefetch(reader.value(first) + i);
-    }
-}
 
 /// Softmax state of a lane: its rows are t, t + 4, ... of the tile.
 template <class C>
@@ -302,38 +138,34 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     using Reader = ChunkReader<C>;
     using Keys = typename Reader::Keys;
     using Values = typename Reader::Values;
+    constexpr unsigned kStagedKeys = 2 * CH * Reader::kKeyBytes;
+    constexpr unsigned kStagedValues = 2 * CH * Reader::kValueBytes;
     const Reader reader(a, at, reach, lane);
     const std::uint8_t* k_stage = stage + Keys::kWidth * lane;
-    const std::uint8_t* v_stage = stage + 2 * CH * Reader::kKeyBytes + Values::kWidth * lane;
-    const std::uint32_t k_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(k_stage));
-    const std::uint32_t v_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(v_stage));
-    std::uint32_t norms[2 * CH];
-    int page = reader.page(first, lane);
-#pragma unroll
-    for (int i = 0; i < 2 * CH; ++i) {
-        const auto from = reader.granule(first, i, page);
-        Keys::copy(k_to + i * Reader::kKeyBytes, reader.key(from));
-        norms[i] = load_stream(reader.norm(from));
-    }
-    copies_end();
-#pragma unroll
-    for (int i = 0; i < 2 * CH; ++i) {
-        Values::copy(v_to + i * Reader::kValueBytes, reader.value(reader.granule(first, i, page)));
-    }
-    copies_end();
-    int page_after = reader.page(min(first + C::WARPS, end - 1), lane);
+    const std::uint8_t* v_stage = stage + kStagedKeys + Values::kWidth * lane;  // of the chunk at hand; the next one has another
+    const std::uint8_t* v_other = v_stage + kStagedValues;
+    const auto shared = [](const std::uint8_t* to) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(to)); };
 
-    int until_flush = 1;  // the first chunk sets the reference
-    for (int chunk = first; chunk < end; chunk += C::WARPS) {
-        // The last round loads its own chunk again, which costs less than a branch around every load.
-        const int next = chunk + C::WARPS < end ? chunk + C::WARPS : chunk;
-        page = page_after;
-        page_after = reader.page(min(next + C::WARPS, end - 1), lane);
+    std::uint32_t norms[2 * CH];  // of the chunk whose keys come next
+    const auto fetch_keys = [&](int chunk, int page) {
+#pragma unroll
+        for (int i = 0; i < 2 * CH; ++i) {
+            const auto from = reader.granule(chunk, i, page);
+            Keys::copy(shared(k_stage) + i * Reader::kKeyBytes, reader.key(from));
+            norms[i] = load_stream(reader.norm(from));
+        }
+        copies_end();
+    };
+    const auto fetch_values = [&](int chunk, int page, const std::uint8_t* to) {
+#pragma unroll
+        for (int i = 0; i < 2 * CH; ++i) {
+            Values::copy(shared(to) + i * Reader::kValueBytes, reader.value(reader.granule(chunk, i, page)));
+        }
+        copies_end();
+    };
 
-        copies_done<1>();
-        float score[CH][NT][4];  // of cells g, g + 8 of either granule; relative to ref
-        float weight[CH][NT][4];
-        std::uint32_t zero_norms = 0;
+    float score[CH][NT][4];  // of cells g, g + 8 of either granule of a pair
+    const auto score_keys = [&] {
 #pragma unroll
         for (int i = 0; i < CH; ++i) {
             // Both granules step by step, as the sums of one wait for each other.
@@ -366,24 +198,80 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 }
             }
         }
-        std::uint32_t norm_words[2 * CH];
+    };
+
+    std::uint32_t p[CH][NT][2];  // bytes of p of cells 2t, 2t + 8 (and 16 on), and of 2t + 1, 2t + 9, of row g / 2
+    const auto sum_values = [&] {
 #pragma unroll
         for (int i = 0; i < 2 * CH; ++i) {
-            norm_words[i] = norms[i];
-            zero_norms |= (norms[i] - 0x01010101u) & ~norms[i];
-            const auto from = reader.granule(next, i, page);
-            Keys::copy(k_to + i * Reader::kKeyBytes, reader.key(from));
-            norms[i] = load_stream(reader.norm(from));
+            std::uint32_t digits[NT][4];  // the two bytes of this granule, in the first and in the second place
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+#pragma unroll
+                for (int parity = 0; parity < 2; ++parity) {
+                    const std::uint32_t bytes = p[i / 2][n][parity];
+                    digits[n][2 * parity] = __byte_perm(bytes, 0, i % 2 == 0 ? 0x4140 : 0x4342);
+                    digits[n][2 * parity + 1] = __byte_perm(bytes, 0, i % 2 == 0 ? 0x1404 : 0x3424);
+                }
+            }
+            Values codes;
+            codes.load(v_stage + i * Reader::kValueBytes);
+#pragma unroll
+            for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
+                std::uint32_t x[kUnit<C> / 4][4];
+                look_up_values<C>(codes, tile, v_table, x);
+#pragma unroll
+                for (int n = 0; n < NT; ++n) {
+#pragma unroll
+                    for (int w = 0; w < kUnit<C> / 4; ++w) {
+                        mma_sparse_u8s8<0>(acc[n][tile * (kUnit<C> / 2) + 2 * w], digits[n], x[w]);
+                        mma_sparse_u8s8<2>(acc[n][tile * (kUnit<C> / 2) + 2 * w + 1], digits[n], x[w]);
+                    }
+                }
+            }
         }
-        copies_end();
+    };
 
-        const int cell0 = chunk * C::kChunk;
-        float value_norm[CH][4];
+    // p of cells g and g + 8 of both granules, from the lanes that have them to those whose rows need them: digits of an even g
+    // travel one way, those of an odd g the other.
+    float weight[CH][NT][4];
+    const auto send_weights = [&] {
+        const bool low = g & 1;
+        const int even = (2 * t) * 4 + g / 2;
+        const int odd = even + 4;
 #pragma unroll
         for (int i = 0; i < CH; ++i) {
 #pragma unroll
+            for (int n = 0; n < NT; ++n) {
+                std::uint32_t x[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    x[e] = __float_as_uint(fmaf(weight[i][n][e], kFullP, kMagic));
+                }
+                const std::uint32_t y0 = __byte_perm(x[0], x[1], 0x5140);
+                const std::uint32_t y1 = __byte_perm(x[2], x[3], 0x5140);
+                const std::uint32_t from_a =
+                    __shfl_sync(kAllLanes, __byte_perm(y0, y1, low ? 0x5410u : 0x7632u), low ? odd : even);
+                const std::uint32_t from_b =
+                    __shfl_sync(kAllLanes, __byte_perm(y0, y1, low ? 0x7632u : 0x5410u), low ? even : odd);
+                p[i][n][0] = low ? from_b : from_a;
+                p[i][n][1] = low ? from_a : from_b;
+            }
+        }
+    };
+
+    int until_flush = 1;  // the first chunk sets the reference
+    const auto weigh = [&](int chunk, const std::uint32_t(&words)[2 * CH]) {
+        const int cell0 = chunk * C::kChunk;
+        std::uint32_t zero_norms = 0;
+        float value_norm[CH][4];
+#pragma unroll
+        for (int i = 0; i < CH; ++i) {
+            zero_norms |= (words[2 * i] - 0x01010101u) & ~words[2 * i];
+            zero_norms |= (words[2 * i + 1] - 0x01010101u) & ~words[2 * i + 1];
+#pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const std::uint32_t w = norm_words[2 * i + e / 2];
+                const std::uint32_t w = words[2 * i + e / 2];
                 const float k_byte = e % 2 == 0 ? byte_above_32768<0>(w) : byte_above_32768<1>(w);
                 const float v_byte = e % 2 == 0 ? byte_above_32768<2>(w) : byte_above_32768<3>(w);
                 value_norm[i][e] = exp2_fast(fmaf(v_byte, 0.125f, -4112.0f));
@@ -413,7 +301,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int cell = cell0 + 32 * i + 16 * (e / 2) + 8 * (e % 2) + g;
-                    const std::uint32_t bytes = norm_words[2 * i + e / 2] >> (8 * (e % 2));
+                    const std::uint32_t bytes = words[2 * i + e / 2] >> (8 * (e % 2));
                     value_norm[i][e] = (bytes & 0xff0000u) == 0 ? 0.0f : value_norm[i][e];
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
@@ -439,10 +327,10 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             for (int i = 0; i < CH; ++i) {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    const float p = exp2_fast(score[i][n][e]);
-                    weight[i][n][e] = p * value_norm[i][e];
+                    const float x = exp2_fast(score[i][n][e]);
+                    weight[i][n][e] = x * value_norm[i][e];
                     most = fmaxf(most, weight[i][n][e]);
-                    sum[n] += p;
+                    sum[n] += x;
                 }
             }
             moves |= __any_sync(kAllLanes, !(most <= 1.0f) || !(sum[n] < 1e30f));
@@ -452,6 +340,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             high |= high >> 4;
             moves |= (high & 15u) != 15u;
         }
+        send_weights();  // before it is known whether they are final, which takes as long
         if (moves) {
             float factor[NT];
             bool unset = false;
@@ -481,81 +370,59 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 for (int i = 0; i < CH; ++i) {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
-                        const float p = exp2_fast(score[i][n][e] - move);
-                        weight[i][n][e] = p * value_norm[i][e];
-                        sum[n] += p;
+                        const float x = exp2_fast(score[i][n][e] - move);
+                        weight[i][n][e] = x * value_norm[i][e];
+                        sum[n] += x;
                     }
                 }
             }
             until_flush = __any_sync(kAllLanes, unset) ? 1 : kFlushChunks;
             flush<C>(acc, factor, o, lane);
+            send_weights();
         }
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
             state.sum[n] += sum[n];
         }
+    };
 
-        // p of cells g and g + 8 of both granules, from the lanes that have them to those whose rows need them: digits of an even
-        // g travel one way, those of an odd g the other.
-        const std::uint32_t send_a = g & 1 ? 0x5410u : 0x7632u;
-        const std::uint32_t send_b = g & 1 ? 0x7632u : 0x5410u;
-        const int even = (2 * t) * 4 + g / 2;
-        const int odd = even + 4;
-        const bool low = g & 1;
-        copies_done<1>();
-#pragma unroll
-        for (int i = 0; i < CH; ++i) {
-            std::uint32_t p[NT][2];
-#pragma unroll
-            for (int n = 0; n < NT; ++n) {
-                std::uint32_t x[4];
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    x[e] = __float_as_uint(fmaf(weight[i][n][e], kFullP, kMagic));
-                }
-                const std::uint32_t y0 = __byte_perm(x[0], x[1], 0x5140);
-                const std::uint32_t y1 = __byte_perm(x[2], x[3], 0x5140);
-                const std::uint32_t from_a = __shfl_sync(kAllLanes, __byte_perm(y0, y1, send_a), low ? odd : even);
-                const std::uint32_t from_b = __shfl_sync(kAllLanes, __byte_perm(y0, y1, send_b), low ? even : odd);
-                p[n][0] = low ? from_b : from_a;
-                p[n][1] = low ? from_a : from_b;
-            }
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                std::uint32_t digits[NT][4];  // of cells 2t, 2t + 8 and 2t + 1, 2t + 9, in the first and in the second place
-#pragma unroll
-                for (int n = 0; n < NT; ++n) {
-#pragma unroll
-                    for (int parity = 0; parity < 2; ++parity) {
-                        digits[n][2 * parity] = __byte_perm(p[n][parity], 0, half == 0 ? 0x4140 : 0x4342);
-                        digits[n][2 * parity + 1] = __byte_perm(p[n][parity], 0, half == 0 ? 0x1404 : 0x3424);
-                    }
-                }
-                Values codes;
-                codes.load(v_stage + (2 * i + half) * Reader::kValueBytes);
-#pragma unroll
-                for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
-                    std::uint32_t x[kUnit<C> / 4][4];
-                    look_up_values<C>(codes, tile, v_table, x);
-#pragma unroll
-                    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-                        for (int w = 0; w < kUnit<C> / 4; ++w) {
-                            mma_sparse_u8s8<0>(acc[n][tile * (kUnit<C> / 2) + 2 * w], digits[n], x[w]);
-                            mma_sparse_u8s8<2>(acc[n][tile * (kUnit<C> / 2) + 2 * w + 1], digits[n], x[w]);
-                        }
-                    }
-                }
-            }
-        }
+    // Keys of the next chunk and values of the last one have nothing to do with each other: each fills the other's waits.
+    std::uint32_t norm_words[2 * CH];
+    const auto take_norms = [&] {
 #pragma unroll
         for (int i = 0; i < 2 * CH; ++i) {
-            Values::copy(v_to + i * Reader::kValueBytes, reader.value(reader.granule(next, i, page)));
+            norm_words[i] = norms[i];
         }
-        copies_end();
+    };
+    const int step = C::WARPS;
+    int page = reader.page(first, lane);
+    fetch_keys(first, page);
+    fetch_values(first, page, v_stage);
+    page = reader.page(min(first + step, end - 1), lane);
+    copies_done<1>();
+    score_keys();
+    take_norms();
+    fetch_keys(first + step < end ? first + step : first, first + step < end ? page : reader.page(first, lane));
+    weigh(first, norm_words);
+    for (int chunk = first + step; chunk < end; chunk += step) {
+        // The last round fetches its own keys again, which costs less than a branch around every load.
+        const int after = chunk + step < end ? chunk + step : chunk;
+        const int page_after = reader.page(after, lane);
+        fetch_values(chunk, page, v_other);
+        copies_done<1>();
+        score_keys();
+        take_norms();
+        sum_values();
+        fetch_keys(after, page_after);
+        weigh(chunk, norm_words);
+        const std::uint8_t* other = v_other;
+        v_other = v_stage;
+        v_stage = other;
+        page = page_after;
     }
     copies_done<0>();
-    __syncwarp();  // other lanes' copies, before the stage becomes something else
+    sum_values();
+    __syncwarp();  // all lanes' copies, before the stage becomes something else
     float one[NT];
 #pragma unroll
     for (int n = 0; n < NT; ++n) {

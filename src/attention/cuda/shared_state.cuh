@@ -33,7 +33,7 @@ struct Config {
     static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
     static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
     static constexpr int kValueWords = HD / (8 * VD);
-    static constexpr int kStageBytes = 256 * CH * (kKeyWords + kValueWords);  // codes of a chunk
+    static constexpr int kStageBytes = 256 * CH * (kKeyWords + 2 * kValueWords);  // keys of one chunk, values of two
     static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
 };
 
@@ -47,7 +47,7 @@ struct Shared {
     float o[C::WARPS][C::kWarpFloats];  // sums of a warp over codes, layout (kAcc, lane)
     union {
         float o_exact[C::kWarpFloats];                   // over f16 rows
-        alignas(16) std::uint8_t stage[C::kStageBytes];  // codes on their way: K granules, then V granules
+        alignas(16) std::uint8_t stage[C::kStageBytes];  // codes on their way
     } warp[C::WARPS];
     float rows[2][C::kRows][C::HD];                             // finished sums: over codes, over f16 rows
     alignas(16) std::uint16_t q_exact[C::kColumns][C::HD + 8];  // f16 digits of the queries, original space

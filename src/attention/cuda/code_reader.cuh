@@ -1,0 +1,173 @@
+// How a warp gets at packed codes: where a chunk lies, its way through shared memory, and look-ups that make operands of matrix
+// products of it.
+#pragma once
+
+#include "attention/cuda/shared_state.cuh"
+#include "codec/cuda/layout.h"
+
+namespace vecinfer::cuda {
+
+/// Codes of one granule as a lane reads them. They come through shared memory, as registers for two chunks are not to be had; a
+/// lane reads what it copied itself, so no lane waits for another.
+template <int Words>
+struct LaneCodes {
+    static constexpr int kWidth = Words < 4 ? 4 * Words : 16;  // bytes of a copy
+    std::uint32_t w[Words];
+
+    /// `stage`: the lane's place in that of the granule, 128 * Words bytes. `from`: its place in the granule.
+    static __device__ __forceinline__ void copy(std::uint32_t stage, const std::uint8_t* from) {
+#pragma unroll
+        for (int i = 0; i < 4 * Words / kWidth; ++i) {
+            copy_async<kWidth>(stage + 32 * kWidth * i, from + 32 * kWidth * i);
+        }
+    }
+    __device__ __forceinline__ void load(const std::uint8_t* stage) {
+        if constexpr (Words == 1) {
+            w[0] = *reinterpret_cast<const std::uint32_t*>(stage);
+        } else if constexpr (Words == 2) {
+            const uint2 x = *reinterpret_cast<const uint2*>(stage);
+            w[0] = x.x;
+            w[1] = x.y;
+        } else {
+#pragma unroll
+            for (int i = 0; i < Words / 4; ++i) {
+                const uint4 x = *reinterpret_cast<const uint4*>(stage + 512 * i);
+                w[4 * i] = x.x;
+                w[4 * i + 1] = x.y;
+                w[4 * i + 2] = x.z;
+                w[4 * i + 3] = x.w;
+            }
+        }
+    }
+};
+
+/// Channels 4t.. and 16 + 4t.. (sub_dim 8: 8t.. and 8t + 4..) of step `s` of a key.
+struct KeyPiece {
+    std::uint32_t low;
+    std::uint32_t high;
+};
+
+/// Row 0 is cell g, row 1 cell g + 8. s and row are constants.
+template <class C>
+__device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& codes, int row, int s, std::uint32_t table) {
+    constexpr int kBytes = 2 * C::kKeyWords;  // of a row
+    if constexpr (C::KD == 8) {
+        const int i = row * kBytes + s;
+        const uint2 x = look_up_two<0>(codes.w[i / 4], i % 4, table);
+        return {x.x, x.y};
+    } else if constexpr (C::KD == 4) {
+        const int i = row * kBytes + 2 * s;
+        return {look_up<0>(codes.w[i / 4], i % 4, table), look_up<0>(codes.w[i / 4], i % 4 + 1, table)};
+    } else {
+        // Entries hold their two channels twice, so that either half of a word is at hand.
+        const std::uint32_t w = codes.w[(row * kBytes + 4 * s) / 4];
+        return {__byte_perm(look_up<0>(w, 0, table), look_up<0>(w, 1, table), 0x7610),
+                __byte_perm(look_up<0>(w, 2, table), look_up<0>(w, 3, table), 0x7610)};
+    }
+}
+
+/// Units of 4 channels, or 8 of sub_dim 8.
+template <class C>
+inline constexpr int kUnit = C::VD == 8 ? 8 : 4;
+
+/// B fragments of values: of unit 8 tile + g the four cells of a lane (layout.h), four channels a word.
+template <class C>
+__device__ __forceinline__ void look_up_values(const LaneCodes<C::kValueWords>& codes, int tile, std::uint32_t table,
+                                               std::uint32_t (&out)[kUnit<C> / 4][4]) {
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+        if constexpr (C::VD == 8) {
+            const uint2 e = look_up_two<kTableBytes>(codes.w[tile], b, table);
+            out[0][b] = e.x;
+            out[1][b] = e.y;
+        } else if constexpr (C::VD == 4) {
+            out[0][b] = look_up<kTableBytes>(codes.w[tile], b, table);
+        } else {
+            out[0][b] = __byte_perm(look_up<kTableBytes>(codes.w[2 * tile], b, table),
+                                    look_up<kTableBytes>(codes.w[2 * tile + 1], b, table), 0x7610);
+        }
+    }
+}
+
+/// Addresses of the granules of one sequence and head, for this lane: its share of keys and values, its norm word. Everything but
+/// the page is 32 bits wide, so that an address is two multiply-adds.
+template <class C>
+struct ChunkReader {
+    using Keys = LaneCodes<C::kKeyWords>;
+    using Values = LaneCodes<C::kValueWords>;
+    static constexpr int kGranules = 2 * C::CH;
+    static constexpr unsigned kKeyBytes = 128 * C::kKeyWords;  // of a granule
+    static constexpr unsigned kValueBytes = 128 * C::kValueWords;
+
+    const std::uint8_t* keys;
+    const std::uint8_t* values;
+    const std::uint8_t* norms;
+    const std::int32_t* table;
+    int seq;
+    int last_granule;
+    int page_shift;  // granules
+    unsigned page_bytes;
+
+    __device__ __forceinline__ ChunkReader(const DecodeArgs& a, const Place& at, const Reach& reach, int lane)
+        : table(a.block_table != nullptr ? a.block_table + at.seq * a.table_stride : nullptr),
+          seq(at.seq),
+          last_granule((reach.len - 1) / 16),
+          page_shift(a.page_shift - 4),
+          page_bytes(a.page_bytes) {
+        const std::uint8_t* head = a.pages + static_cast<std::uint64_t>(at.head) * a.head_bytes;
+        keys = head + Keys::kWidth * lane;
+        values = head + a.v_offset + Values::kWidth * lane;
+        norms = head + a.norm_offset + lane / 4 * 4;
+    }
+
+    /// Page of a chunk; General: of its granule lane % kGranules.
+    __device__ __forceinline__ int page(int chunk, int lane) const {
+        const int granule = C::General ? min(chunk * kGranules + lane % kGranules, last_granule) : chunk * kGranules;
+        return table != nullptr ? table[granule >> page_shift] : seq;
+    }
+
+    /// Where granule i of a chunk whose page was found before lies.
+    struct Granule {
+        std::uint64_t page;  // bytes
+        unsigned index;      // in the page
+        int beyond;          // granules from there on, a constant
+    };
+    __device__ __forceinline__ Granule granule(int chunk, int i, int found) const {
+        const unsigned mask = (1u << page_shift) - 1;
+        if constexpr (C::General) {
+            const unsigned page = static_cast<unsigned>(__shfl_sync(kAllLanes, found, i));
+            return {static_cast<std::uint64_t>(page) * page_bytes,
+                    static_cast<unsigned>(min(chunk * kGranules + i, last_granule)) & mask, 0};
+        } else {
+            return {static_cast<std::uint64_t>(static_cast<unsigned>(found)) * page_bytes,
+                    static_cast<unsigned>(chunk * kGranules) & mask, i};
+        }
+    }
+    __device__ __forceinline__ const std::uint8_t* key(const Granule& x) const {
+        return keys + x.page + static_cast<std::uint64_t>(x.index) * kKeyBytes + x.beyond * kKeyBytes;
+    }
+    __device__ __forceinline__ const std::uint8_t* value(const Granule& x) const {
+        return values + x.page + static_cast<std::uint64_t>(x.index) * kValueBytes + x.beyond * kValueBytes;
+    }
+    __device__ __forceinline__ const std::uint32_t* norm(const Granule& x) const {
+        return reinterpret_cast<const std::uint32_t*>(norms + x.page + static_cast<std::uint64_t>(x.index) * kNormBytes +
+                                                      x.beyond * kNormBytes);
+    }
+};
+
+/// Brings the codes of a chunk nearer.
+template <class C>
+__device__ __forceinline__ void prefetch_codes(const DecodeArgs& a, const Place& at, const Reach& reach, int chunk) {
+    using Reader = ChunkReader<C>;
+    const int lane = threadIdx.x & 31;
+    const Reader reader(a, at, reach, 0);
+    const auto first = reader.granule(chunk, 0, reader.page(chunk, lane));
+    for (unsigned i = 128 * lane; i < Reader::kGranules * Reader::kKeyBytes; i += 4096) {
+        prefetch(reader.key(first) + i);
+    }
+    for (unsigned i = 128 * lane; i < Reader::kGranules * Reader::kValueBytes; i += 4096) {
+        prefetch(reader.value(first) + i);
+    }
+}
+
+}  // namespace vecinfer::cuda
