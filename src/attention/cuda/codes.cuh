@@ -138,28 +138,26 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     using Reader = ChunkReader<C>;
     using Keys = typename Reader::Keys;
     using Values = typename Reader::Values;
-    constexpr unsigned kStagedKeys = 2 * CH * Reader::kKeyBytes;
-    constexpr unsigned kStagedValues = 2 * CH * Reader::kValueBytes;
     const Reader reader(a, at, reach, lane);
     const std::uint8_t* k_stage = stage + Keys::kWidth * lane;
-    const std::uint8_t* v_stage = stage + kStagedKeys + Values::kWidth * lane;  // of the chunk at hand; the next one has another
-    const std::uint8_t* v_other = v_stage + kStagedValues;
-    const auto shared = [](const std::uint8_t* to) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(to)); };
+    const std::uint8_t* v_stage = stage + 2 * CH * Reader::kKeyBytes + Values::kWidth * lane;
+    const std::uint32_t k_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(k_stage));
+    const std::uint32_t v_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(v_stage));
 
-    std::uint32_t norms[2 * CH];  // of the chunk whose keys come next
+    std::uint32_t norms[2 * CH];  // of the chunk whose keys are on their way
     const auto fetch_keys = [&](int chunk, int page) {
 #pragma unroll
         for (int i = 0; i < 2 * CH; ++i) {
             const auto from = reader.granule(chunk, i, page);
-            Keys::copy(shared(k_stage) + i * Reader::kKeyBytes, reader.key(from));
+            Keys::copy(k_to + i * Reader::kKeyBytes, reader.key(from));
             norms[i] = load_stream(reader.norm(from));
         }
         copies_end();
     };
-    const auto fetch_values = [&](int chunk, int page, const std::uint8_t* to) {
+    const auto fetch_values = [&](int chunk, int page) {
 #pragma unroll
         for (int i = 0; i < 2 * CH; ++i) {
-            Values::copy(shared(to) + i * Reader::kValueBytes, reader.value(reader.granule(chunk, i, page)));
+            Values::copy(v_to + i * Reader::kValueBytes, reader.value(reader.granule(chunk, i, page)));
         }
         copies_end();
     };
@@ -386,43 +384,30 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
         }
     };
 
-    // Keys of the next chunk and values of the last one have nothing to do with each other: each fills the other's waits.
-    std::uint32_t norm_words[2 * CH];
-    const auto take_norms = [&] {
+    int page = reader.page(first, lane);
+    fetch_keys(first, page);
+    fetch_values(first, page);
+    int page_after = reader.page(min(first + C::WARPS, end - 1), lane);
+    for (int chunk = first; chunk < end; chunk += C::WARPS) {
+        // The last round fetches its own chunk again, which costs less than a branch around every load.
+        const int next = chunk + C::WARPS < end ? chunk + C::WARPS : chunk;
+        page = page_after;
+        page_after = reader.page(min(next + C::WARPS, end - 1), lane);
+        copies_done<1>();
+        score_keys();
+        std::uint32_t norm_words[2 * CH];
 #pragma unroll
         for (int i = 0; i < 2 * CH; ++i) {
             norm_words[i] = norms[i];
         }
-    };
-    const int step = C::WARPS;
-    int page = reader.page(first, lane);
-    fetch_keys(first, page);
-    fetch_values(first, page, v_stage);
-    page = reader.page(min(first + step, end - 1), lane);
-    copies_done<1>();
-    score_keys();
-    take_norms();
-    fetch_keys(first + step < end ? first + step : first, first + step < end ? page : reader.page(first, lane));
-    weigh(first, norm_words);
-    for (int chunk = first + step; chunk < end; chunk += step) {
-        // The last round fetches its own keys again, which costs less than a branch around every load.
-        const int after = chunk + step < end ? chunk + step : chunk;
-        const int page_after = reader.page(after, lane);
-        fetch_values(chunk, page, v_other);
-        copies_done<1>();
-        score_keys();
-        take_norms();
-        sum_values();
-        fetch_keys(after, page_after);
+        fetch_keys(next, page);
         weigh(chunk, norm_words);
-        const std::uint8_t* other = v_other;
-        v_other = v_stage;
-        v_stage = other;
-        page = page_after;
+        copies_done<1>();
+        sum_values();
+        fetch_values(next, page);
     }
     copies_done<0>();
-    sum_values();
-    __syncwarp();  // all lanes' copies, before the stage becomes something else
+    __syncwarp();  // other lanes' copies, before the stage becomes something else
     float one[NT];
 #pragma unroll
     for (int n = 0; n < NT; ++n) {

@@ -33,7 +33,7 @@ struct Config {
     static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
     static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
     static constexpr int kValueWords = HD / (8 * VD);
-    static constexpr int kStageBytes = 256 * CH * (kKeyWords + 2 * kValueWords);  // keys of one chunk, values of two
+    static constexpr int kStageBytes = 256 * CH * (kKeyWords + kValueWords);  // codes of a chunk
     static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
 };
 
