@@ -7,7 +7,7 @@
 // transposed.
 //
 // Precision and range. Scores: exact integers. p is 16 bits relative to a reference that stays between the largest p of a chunk
-// and 256 times it; value sums are exact integers between two changes of the reference (255 * 127 *
+// and 128 times it; value sums are exact integers between two changes of the reference (255 * 127 *
 // 32768 cells < 2^31 per byte), f32 above. Value norms are part of p, so a sum of p without norms is kept beside.
 #pragma once
 
@@ -17,9 +17,9 @@ namespace vecinfer::cuda {
 
 inline constexpr float kFullP = 65280.0f;        // p = 1; both bytes stay below 256
 inline constexpr float kMagic = 8388608.0f;      // 2^23: adding it leaves an integer in the low mantissa bits
-inline constexpr float kLeastP = 1.0f / 256.0f;  // a chunk whose largest p is below it moves the reference
-inline constexpr float kLeastLog = -8.0f;
-inline constexpr float kHeadroom = 1.0f;       // octaves between the largest p and a reference that was moved
+inline constexpr float kLeastP = 1.0f / 128.0f;  // a chunk whose largest p is below it moves the reference
+inline constexpr float kLeastLog = -7.0f;
+inline constexpr float kHeadroom = 2.0f;       // octaves between the largest p and a reference that was moved
 inline constexpr float kDeepest = 60.0f;       // octaves that the reference may fall below its maximum
 inline constexpr float kLeastNorm = 0x1p-40f;  // stands in for value norms of 0
 inline constexpr float kUnset = -1e30f;
@@ -143,27 +143,33 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     const std::uint8_t* v_stage = stage + 2 * CH * Reader::kKeyBytes + Values::kWidth * lane;
     const std::uint32_t k_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(k_stage));
     const std::uint32_t v_to = static_cast<std::uint32_t>(__cvta_generic_to_shared(v_stage));
-
-    std::uint32_t norms[2 * CH];  // of the chunk whose keys are on their way
-    const auto fetch_keys = [&](int chunk, int page) {
+    std::uint32_t norms[2 * CH];
+    int page = reader.page(first, lane);
 #pragma unroll
-        for (int i = 0; i < 2 * CH; ++i) {
-            const auto from = reader.granule(chunk, i, page);
-            Keys::copy(k_to + i * Reader::kKeyBytes, reader.key(from));
-            norms[i] = load_stream(reader.norm(from));
-        }
-        copies_end();
-    };
-    const auto fetch_values = [&](int chunk, int page) {
+    for (int i = 0; i < 2 * CH; ++i) {
+        const auto from = reader.granule(first, i, page);
+        Keys::copy(k_to + i * Reader::kKeyBytes, reader.key(from));
+        norms[i] = load_stream(reader.norm(from));
+    }
+    copies_end();
 #pragma unroll
-        for (int i = 0; i < 2 * CH; ++i) {
-            Values::copy(v_to + i * Reader::kValueBytes, reader.value(reader.granule(chunk, i, page)));
-        }
-        copies_end();
-    };
+    for (int i = 0; i < 2 * CH; ++i) {
+        Values::copy(v_to + i * Reader::kValueBytes, reader.value(reader.granule(first, i, page)));
+    }
+    copies_end();
+    int page_after = reader.page(min(first + C::WARPS, end - 1), lane);
 
-    float score[CH][NT][4];  // of cells g, g + 8 of either granule of a pair
-    const auto score_keys = [&] {
+    int until_flush = 1;  // the first chunk sets the reference
+    for (int chunk = first; chunk < end; chunk += C::WARPS) {
+        // The last round loads its own chunk again, which costs less than a branch around every load.
+        const int next = chunk + C::WARPS < end ? chunk + C::WARPS : chunk;
+        page = page_after;
+        page_after = reader.page(min(next + C::WARPS, end - 1), lane);
+
+        copies_done<1>();
+        float score[CH][NT][4];  // of cells g, g + 8 of either granule; relative to ref
+        float weight[CH][NT][4];
+        std::uint32_t zero_norms = 0;
 #pragma unroll
         for (int i = 0; i < CH; ++i) {
             // Both granules step by step, as the sums of one wait for each other.
@@ -196,80 +202,24 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 }
             }
         }
-    };
-
-    std::uint32_t p[CH][NT][2];  // bytes of p of cells 2t, 2t + 8 (and 16 on), and of 2t + 1, 2t + 9, of row g / 2
-    const auto sum_values = [&] {
+        std::uint32_t norm_words[2 * CH];
 #pragma unroll
         for (int i = 0; i < 2 * CH; ++i) {
-            std::uint32_t digits[NT][4];  // the two bytes of this granule, in the first and in the second place
-#pragma unroll
-            for (int n = 0; n < NT; ++n) {
-#pragma unroll
-                for (int parity = 0; parity < 2; ++parity) {
-                    const std::uint32_t bytes = p[i / 2][n][parity];
-                    digits[n][2 * parity] = __byte_perm(bytes, 0, i % 2 == 0 ? 0x4140 : 0x4342);
-                    digits[n][2 * parity + 1] = __byte_perm(bytes, 0, i % 2 == 0 ? 0x1404 : 0x3424);
-                }
-            }
-            Values codes;
-            codes.load(v_stage + i * Reader::kValueBytes);
-#pragma unroll
-            for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
-                std::uint32_t x[kUnit<C> / 4][4];
-                look_up_values<C>(codes, tile, v_table, x);
-#pragma unroll
-                for (int n = 0; n < NT; ++n) {
-#pragma unroll
-                    for (int w = 0; w < kUnit<C> / 4; ++w) {
-                        mma_sparse_u8s8<0>(acc[n][tile * (kUnit<C> / 2) + 2 * w], digits[n], x[w]);
-                        mma_sparse_u8s8<2>(acc[n][tile * (kUnit<C> / 2) + 2 * w + 1], digits[n], x[w]);
-                    }
-                }
-            }
+            norm_words[i] = norms[i];
+            zero_norms |= (norms[i] - 0x01010101u) & ~norms[i];
+            const auto from = reader.granule(next, i, page);
+            Keys::copy(k_to + i * Reader::kKeyBytes, reader.key(from));
+            norms[i] = load_stream(reader.norm(from));
         }
-    };
+        copies_end();
 
-    // p of cells g and g + 8 of both granules, from the lanes that have them to those whose rows need them: digits of an even g
-    // travel one way, those of an odd g the other.
-    float weight[CH][NT][4];
-    const auto send_weights = [&] {
-        const bool low = g & 1;
-        const int even = (2 * t) * 4 + g / 2;
-        const int odd = even + 4;
-#pragma unroll
-        for (int i = 0; i < CH; ++i) {
-#pragma unroll
-            for (int n = 0; n < NT; ++n) {
-                std::uint32_t x[4];
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    x[e] = __float_as_uint(fmaf(weight[i][n][e], kFullP, kMagic));
-                }
-                const std::uint32_t y0 = __byte_perm(x[0], x[1], 0x5140);
-                const std::uint32_t y1 = __byte_perm(x[2], x[3], 0x5140);
-                const std::uint32_t from_a =
-                    __shfl_sync(kAllLanes, __byte_perm(y0, y1, low ? 0x5410u : 0x7632u), low ? odd : even);
-                const std::uint32_t from_b =
-                    __shfl_sync(kAllLanes, __byte_perm(y0, y1, low ? 0x7632u : 0x5410u), low ? even : odd);
-                p[i][n][0] = low ? from_b : from_a;
-                p[i][n][1] = low ? from_a : from_b;
-            }
-        }
-    };
-
-    int until_flush = 1;  // the first chunk sets the reference
-    const auto weigh = [&](int chunk, const std::uint32_t(&words)[2 * CH]) {
         const int cell0 = chunk * C::kChunk;
-        std::uint32_t zero_norms = 0;
         float value_norm[CH][4];
 #pragma unroll
         for (int i = 0; i < CH; ++i) {
-            zero_norms |= (words[2 * i] - 0x01010101u) & ~words[2 * i];
-            zero_norms |= (words[2 * i + 1] - 0x01010101u) & ~words[2 * i + 1];
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const std::uint32_t w = words[2 * i + e / 2];
+                const std::uint32_t w = norm_words[2 * i + e / 2];
                 const float k_byte = e % 2 == 0 ? byte_above_32768<0>(w) : byte_above_32768<1>(w);
                 const float v_byte = e % 2 == 0 ? byte_above_32768<2>(w) : byte_above_32768<3>(w);
                 value_norm[i][e] = exp2_fast(fmaf(v_byte, 0.125f, -4112.0f));
@@ -299,7 +249,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int cell = cell0 + 32 * i + 16 * (e / 2) + 8 * (e % 2) + g;
-                    const std::uint32_t bytes = words[2 * i + e / 2] >> (8 * (e % 2));
+                    const std::uint32_t bytes = norm_words[2 * i + e / 2] >> (8 * (e % 2));
                     value_norm[i][e] = (bytes & 0xff0000u) == 0 ? 0.0f : value_norm[i][e];
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
@@ -325,10 +275,10 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             for (int i = 0; i < CH; ++i) {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    const float x = exp2_fast(score[i][n][e]);
-                    weight[i][n][e] = x * value_norm[i][e];
+                    const float p = exp2_fast(score[i][n][e]);
+                    weight[i][n][e] = p * value_norm[i][e];
                     most = fmaxf(most, weight[i][n][e]);
-                    sum[n] += x;
+                    sum[n] += p;
                 }
             }
             moves |= __any_sync(kAllLanes, !(most <= 1.0f) || !(sum[n] < 1e30f));
@@ -338,7 +288,6 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             high |= high >> 4;
             moves |= (high & 15u) != 15u;
         }
-        send_weights();  // before it is known whether they are final, which takes as long
         if (moves) {
             float factor[NT];
             bool unset = false;
@@ -368,43 +317,78 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 for (int i = 0; i < CH; ++i) {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
-                        const float x = exp2_fast(score[i][n][e] - move);
-                        weight[i][n][e] = x * value_norm[i][e];
-                        sum[n] += x;
+                        const float p = exp2_fast(score[i][n][e] - move);
+                        weight[i][n][e] = p * value_norm[i][e];
+                        sum[n] += p;
                     }
                 }
             }
             until_flush = __any_sync(kAllLanes, unset) ? 1 : kFlushChunks;
             flush<C>(acc, factor, o, lane);
-            send_weights();
         }
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
             state.sum[n] += sum[n];
         }
-    };
 
-    int page = reader.page(first, lane);
-    fetch_keys(first, page);
-    fetch_values(first, page);
-    int page_after = reader.page(min(first + C::WARPS, end - 1), lane);
-    for (int chunk = first; chunk < end; chunk += C::WARPS) {
-        // The last round fetches its own chunk again, which costs less than a branch around every load.
-        const int next = chunk + C::WARPS < end ? chunk + C::WARPS : chunk;
-        page = page_after;
-        page_after = reader.page(min(next + C::WARPS, end - 1), lane);
+        // p of cells g and g + 8 of both granules, from the lanes that have them to those whose rows need them: digits of an even
+        // g travel one way, those of an odd g the other.
+        const std::uint32_t send_a = g & 1 ? 0x5410u : 0x7632u;
+        const std::uint32_t send_b = g & 1 ? 0x7632u : 0x5410u;
+        const int even = (2 * t) * 4 + g / 2;
+        const int odd = even + 4;
+        const bool low = g & 1;
         copies_done<1>();
-        score_keys();
-        std::uint32_t norm_words[2 * CH];
+#pragma unroll
+        for (int i = 0; i < CH; ++i) {
+            std::uint32_t p[NT][2];
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+                std::uint32_t x[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    x[e] = __float_as_uint(fmaf(weight[i][n][e], kFullP, kMagic));
+                }
+                const std::uint32_t y0 = __byte_perm(x[0], x[1], 0x5140);
+                const std::uint32_t y1 = __byte_perm(x[2], x[3], 0x5140);
+                const std::uint32_t from_a = __shfl_sync(kAllLanes, __byte_perm(y0, y1, send_a), low ? odd : even);
+                const std::uint32_t from_b = __shfl_sync(kAllLanes, __byte_perm(y0, y1, send_b), low ? even : odd);
+                p[n][0] = low ? from_b : from_a;
+                p[n][1] = low ? from_a : from_b;
+            }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                std::uint32_t digits[NT][4];  // of cells 2t, 2t + 8 and 2t + 1, 2t + 9, in the first and in the second place
+#pragma unroll
+                for (int n = 0; n < NT; ++n) {
+#pragma unroll
+                    for (int parity = 0; parity < 2; ++parity) {
+                        digits[n][2 * parity] = __byte_perm(p[n][parity], 0, half == 0 ? 0x4140 : 0x4342);
+                        digits[n][2 * parity + 1] = __byte_perm(p[n][parity], 0, half == 0 ? 0x1404 : 0x3424);
+                    }
+                }
+                Values codes;
+                codes.load(v_stage + (2 * i + half) * Reader::kValueBytes);
+#pragma unroll
+                for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
+                    std::uint32_t x[kUnit<C> / 4][4];
+                    look_up_values<C>(codes, tile, v_table, x);
+#pragma unroll
+                    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+                        for (int w = 0; w < kUnit<C> / 4; ++w) {
+                            mma_sparse_u8s8<0>(acc[n][tile * (kUnit<C> / 2) + 2 * w], digits[n], x[w]);
+                            mma_sparse_u8s8<2>(acc[n][tile * (kUnit<C> / 2) + 2 * w + 1], digits[n], x[w]);
+                        }
+                    }
+                }
+            }
+        }
 #pragma unroll
         for (int i = 0; i < 2 * CH; ++i) {
-            norm_words[i] = norms[i];
+            Values::copy(v_to + i * Reader::kValueBytes, reader.value(reader.granule(next, i, page)));
         }
-        fetch_keys(next, page);
-        weigh(chunk, norm_words);
-        copies_done<1>();
-        sum_values();
-        fetch_values(next, page);
+        copies_end();
     }
     copies_done<0>();
     __syncwarp();  // other lanes' copies, before the stage becomes something else

@@ -47,7 +47,7 @@ struct Shared {
     float o[C::WARPS][C::kWarpFloats];  // sums of a warp over codes, layout (kAcc, lane)
     union {
         float o_exact[C::kWarpFloats];                   // over f16 rows
-        alignas(16) std::uint8_t stage[C::kStageBytes];  // codes on their way
+        alignas(16) std::uint8_t stage[C::kStageBytes];  // codes on their way: K granules, then V granules
     } warp[C::WARPS];
     float rows[2][C::kRows][C::HD];                             // finished sums: over codes, over f16 rows
     alignas(16) std::uint16_t q_exact[C::kColumns][C::HD + 8];  // f16 digits of the queries, original space
