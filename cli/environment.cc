@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "locate.h"
 #include "process.h"
 #include "sidecar_choice.h"
 #include "vecinfer/scheme.h"
@@ -26,8 +27,8 @@ constexpr std::array kVariables = {
     Variable{"VECINFER_ISA", "an instruction set of this CPU"},
     Variable{"VECINFER_QUIET", "0 or 1"},
     Variable{"VECINFER_TOOLS", "a folder"},
-    Variable{"VECINFER_PLUGIN", "a file"},
-    Variable{"GGML_BACKEND_PATH", "a file"},
+    Variable{"VECINFER_PLUGIN", "the file of VecInfer's plugin"},
+    Variable{"GGML_BACKEND_PATH", "the file of VecInfer's plugin"},
 };
 
 Status named(std::string_view name, const Status& status) {
@@ -57,7 +58,7 @@ Status check_variable(const std::string& name, const std::string& value) {
     const bool is_right = !right                     ? true
                           : name == "VECINFER_QUIET" ? value == "0" || value == "1"
                           : name == "VECINFER_TOOLS" ? fs::is_directory(value, error)
-                                                     : fs::is_regular_file(value, error);
+                                                     : fs::is_regular_file(value, error) && plugin_built_for(value);
     return is_right ? Status() : argument_error(name, value, *right);
 }
 
@@ -67,7 +68,8 @@ Status check_environment(const EnvironmentUse& use) {
         names.push_back("VECINFER_TOOLS");
     }
     if (use.plugin) {
-        names.insert(names.end(), {"VECINFER_PLUGIN", "VECINFER_ISA", "VECINFER_QUIET"});
+        names.insert(names.end(), {environment_value("VECINFER_PLUGIN") ? "VECINFER_PLUGIN" : "GGML_BACKEND_PATH", "VECINFER_ISA",
+                                   "VECINFER_QUIET"});
     }
     if (use.codebooks) {
         names.push_back("VECINFER_CODEBOOKS");

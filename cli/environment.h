@@ -17,7 +17,7 @@ Status check_variable(const std::string& name, const std::string& value);
 
 /// Which variables a verb is about to use.
 struct EnvironmentUse {
-    bool plugin = true;      // VECINFER_PLUGIN, VECINFER_ISA, VECINFER_QUIET
+    bool plugin = true;      // VECINFER_PLUGIN or else GGML_BACKEND_PATH, VECINFER_ISA, VECINFER_QUIET
     bool tools = true;       // VECINFER_TOOLS
     bool codebooks = false;  // VECINFER_CODEBOOKS
 };

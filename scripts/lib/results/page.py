@@ -84,10 +84,13 @@ def measured(store, group, model):
     calibrations = sorted({(r["calibration"]["text"], r["calibration"]["chunks"]) for r in results if r["calibration"]})
     words = [f"{' or '.join(map(str, chunks))} chunks of {plan.CONTEXT} tokens ({chunks[0] * (plan.CONTEXT // 2 - 1)}"
              + (f" to {chunks[-1] * (plan.CONTEXT // 2 - 1)}" if len(chunks) > 1 else "") + " scored)"]
-    bases = {r["text"]: r for r in (store.base(r) for r in results) if r}
+    bases = {}
+    for result in results:
+        if base := store.base(result):
+            bases.setdefault(base["text"], set()).add(f"{base['quality']['ppl']:.2f}")
     if bases:
-        words.append("f16 perplexity " + ", ".join(f"{b['quality']['ppl']:.2f}" + (f" ({t})" if len(bases) > 1 else "")
-                                                   for t, b in sorted(bases.items())))
+        words.append("f16 perplexity " + ", ".join(" or ".join(sorted(values)) + (f" ({text})" if len(bases) > 1 else "")
+                                                   for text, values in sorted(bases.items())))
     sizes = sorted({c for _, c in calibrations})
     if sizes and group not in ("calibration",):
         words.append(f"calibrated on {' or '.join(map(str, sizes))} x {plan.CALIBRATION_CONTEXT} tokens")

@@ -28,12 +28,15 @@ def job_identity(job):
 
 
 class Store:
-    """Results by row. Of several for one row the longest measurement counts, then the latest."""
+    """Results by row. Of several for one row the longest measurement counts, then the latest; of bases every build's is kept."""
 
     def __init__(self, results):
         self.by_identity = {}
+        self.bases = {}
         for result in sorted(results, key=lambda r: (r["chunks"], r["date"])):
             self.by_identity[identity(result)] = result
+            if result["cache"] == "f16" and not result["scheme"]:
+                self.bases[result["model"], result["text"], result["chunks"], result["commit"]] = result
 
     def find(self, job):
         return self.by_identity.get(job_identity(job))
@@ -46,7 +49,8 @@ class Store:
         return found if 2 * len(found) >= len(all_rows) else []
 
     def base(self, result):
-        return self.find(plan.Job(result["model"], result["text"]))
+        """That of the same build, which the result was compared with; None if it is not there."""
+        return self.bases.get((result["model"], result["text"], result["chunks"], result["commit"]))
 
 
 def data_file(group):
@@ -64,7 +68,7 @@ def write_data(store, folder):
                 rows.append({"labels": list(labels), **result})
                 base = store.base(result)
                 if base:
-                    bases[identity(base)] = base
+                    bases[identity(base), base["commit"]] = base
         if rows:
             path = folder / data_file(group)
             path.write_text(json.dumps({"format": "vecinfer-results", "version": 1, "group": group, "bases": list(bases.values()),
