@@ -135,7 +135,7 @@ TEST_F(DoctorTest, EachVariableShowsWhatIsCheckedAboutIt) {
     EXPECT_THAT(vecinfer({"doctor"}, environment).out,
                 AllOf(HasSubstr("VECINFER_MODEL_TINY=/nowhere/tiny.gguf (not used by vecinfer)\n"),
                       HasSubstr("VECINFER_QUIET=1 (valid: 0 or 1)\n"), HasSubstr("VECINFER_ISA=sse1 (wrong, see below)\n"),
-                      HasSubstr("VECINFER_PLUGIN=" + path("plugin.so").string() + " (valid: a file)\n")));
+                      HasSubstr("VECINFER_PLUGIN=" + path("plugin.so").string() + " (valid: the file of VecInfer's plugin)\n")));
     const json report = doctor(1, environment);
     for (const json& variable : report["environment"]) {
         EXPECT_EQ(variable["checked_as"].is_null(), variable["name"] == "VECINFER_MODEL_TINY") << variable;

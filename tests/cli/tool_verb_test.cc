@@ -244,7 +244,8 @@ TEST_F(ToolVerbTest, WrongVariablesAreRefusedBeforeTheLaunch) {
     const std::vector<std::pair<std::pair<std::string, std::string>, std::string>> cases = {
         {{"VECINFER_ISA", "sse1"}, "VECINFER_ISA: got sse1, expected "},
         {{"VECINFER_QUIET", "yes"}, "VECINFER_QUIET: got yes, expected 0 or 1"},
-        {{"VECINFER_PLUGIN", "/nowhere/p.so"}, "VECINFER_PLUGIN: got /nowhere/p.so, expected a file"},
+        {{"VECINFER_PLUGIN", "/nowhere/p.so"}, "VECINFER_PLUGIN: got /nowhere/p.so, expected the file of VecInfer's plugin"},
+        {{"VECINFER_PLUGIN", "/bin/true"}, "VECINFER_PLUGIN: got /bin/true, expected the file of VecInfer's plugin"},
         {{"VECINFER_TOOLS", "/nowhere"}, "VECINFER_TOOLS: got /nowhere, expected a folder"},
         {{"VECINFER_CODEBOOKS", good + ":broken.gguf"}, "VECINFER_CODEBOOKS: broken.gguf"},
         {{"VECINFER_CODEBOOKS", good + ":"}, "VECINFER_CODEBOOKS: list of sidecars: got "},
