@@ -137,7 +137,8 @@ Status plan(const LayerCodec& codec, const CacheView& cache, const DecodeParams&
     Status s = check_params(codec, p);
     s = s.ok() ? check_cache(cache, p.batch, p.num_q) : s;
     if (const std::size_t bytes = s.ok() ? codec.page_bytes(cache.page_size) : 0; bytes > UINT32_MAX) {
-        s = argument_error("page_size", fmt::format("{}, which is {} bytes a page", cache.page_size, bytes), "at most 4 GiB a page");
+        s = argument_error("page_size", fmt::format("{}, which is {} bytes a page", cache.page_size, bytes),
+                           "at most 4 GiB a page");
     }
     s = s.ok() ? ask_device(device) : s;
     const int rows = p.num_qo_heads / std::max(codec.num_kv_heads(), 1) * p.num_q;
