@@ -23,6 +23,17 @@ fs::path behind_links(const fs::path& path) {
     return target;
 }
 
+Status check_writable(const fs::path& folder) {
+    std::string trial = (folder / ".vecinfer-trial-XXXXXX").string();
+    const int file = mkstemp(trial.data());
+    if (file < 0) {
+        return {ErrorCode::io_error, fmt::format("out: cannot write in folder {}", folder.string())};
+    }
+    close(file);
+    unlink(trial.c_str());
+    return {};
+}
+
 Result<OutputFolder> OutputFolder::open(const fs::path& folder) {
     OutputFolder output;
     std::error_code error;
@@ -42,15 +53,8 @@ Result<OutputFolder> OutputFolder::open(const fs::path& folder) {
         return Status(ErrorCode::io_error, fmt::format("out: cannot make the folder {}: {}", folder.string(),
                                                        error ? error.message() : "there is a file of that name"));
     }
-    // A file that is written tells more than permission bits do.
-    std::string trial = (folder / ".trial-XXXXXX").string();
-    const int file = mkstemp(trial.data());
-    if (file < 0) {
-        return Status(ErrorCode::io_error, fmt::format("out: cannot write in folder {}", folder.string()));
-    }
-    close(file);
-    unlink(trial.c_str());
-    return output;
+    const Status writable = check_writable(folder);
+    return writable.ok() ? Result<OutputFolder>(std::move(output)) : Result<OutputFolder>(writable);
 }
 
 OutputFolder::~OutputFolder() {

@@ -11,6 +11,10 @@ namespace vecinfer::cli {
 /// Where a file written to `path` belongs: behind all symbolic links, even if the last one leads to nothing yet.
 std::filesystem::path behind_links(const std::filesystem::path& path);
 
+/// Whether files can be made in a folder that exists. Makes one and removes it, which tells more than permission bits do
+/// (read-only mounts, access lists). ErrorCode::io_error names the folder.
+Status check_writable(const std::filesystem::path& folder);
+
 /// A folder for results. Those that it had to make are removed again at the end if they have stayed empty.
 class OutputFolder {
 public:

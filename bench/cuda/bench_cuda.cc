@@ -263,15 +263,7 @@ int run(int argc, char** argv) {
         fmt::print("encode {} tokens {}x{} d{}b8: {:.3f} ms [{:.3f} {:.3f}]\n", data.num_tokens(), s.num_kv_heads, s.head_dim, d,
                    t.median, t.low, t.high);
     }
-    const json result = {{"device", device.name},    {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
-                         {"commit", build_commit()}, {"streaming_bytes_per_s", limit},
-                         {"repeats", repeats},       {"rows", rows},
-                         {"encode", encodings}};
-    std::ofstream file(out);
-    file << result.dump(1) << '\n';
-    if (!file.flush()) {
-        check(Status(ErrorCode::io_error, out + ": could not be written"));
-    }
+    save();
     return 0;
 }
 

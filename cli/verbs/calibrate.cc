@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -102,8 +101,7 @@ Status check_widths(const Options& options, const Scheme& scheme) {
     return {};
 }
 
-// A trial file tells more than permission bits do (read-only mounts, access lists).
-Status check_writable(const fs::path& out) {
+Status check_output(const fs::path& out) {
     const fs::path folder = out.has_parent_path() ? out.parent_path() : fs::path(".");
     std::error_code error;
     if (!fs::is_directory(folder, error)) {
@@ -115,14 +113,7 @@ Status check_writable(const fs::path& out) {
     if (fs::exists(out, error) && !fs::is_regular_file(out, error)) {
         return Status(ErrorCode::io_error, fmt::format("out: {} is a device or pipe, expected a file name", out.string()));
     }
-    std::string trial = (folder / ".vecinfer-trial-XXXXXX").string();
-    const int file = mkstemp(trial.data());
-    if (file < 0) {
-        return Status(ErrorCode::io_error, fmt::format("out: cannot write in folder {}", folder.string()));
-    }
-    close(file);
-    unlink(trial.c_str());
-    return {};
+    return check_writable(folder);
 }
 
 Status check_files(const Options& options, const fs::path& out, const Scheme& scheme) {
@@ -153,7 +144,7 @@ Status check_files(const Options& options, const fs::path& out, const Scheme& sc
             return Status(ErrorCode::mismatch, fmt::format("out: {} is also given as text", out.string()));
         }
     }
-    return check_writable(out);
+    return check_output(out);
 }
 
 Launch build_calibration(const Options& options, const fs::path& out, const Scheme& scheme, const fs::path& helper,

@@ -48,7 +48,8 @@ private:
 struct CacheView {
     void* pages = nullptr;  // num_pages * page_bytes(page_size) bytes, 16-byte aligned
     std::int64_t num_pages = 0;
-    int page_size = 0;  // cells. With a block table 16, 32, 64 or 128; without, a multiple of 64
+    /// Cells. With a block table a power of two from 16 on; without, a multiple of 64. At most 4 GiB a page.
+    int page_size = 0;
     /// Layout (batch, table_stride): page of cells [i * page_size, (i + 1) * page_size) of a sequence at entry i. Entries that no
     /// cell below kv_len needs are not read. Null: contiguous, sequence s has page s.
     const std::int32_t* block_table = nullptr;

@@ -27,18 +27,6 @@ __device__ __forceinline__ float log2_fast(float x) {
 }
 
 /// Reads that nobody will repeat: past L1.
-__device__ __forceinline__ uint4 load_stream(const uint4* p) {
-    uint4 r;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
-    return r;
-}
-
-__device__ __forceinline__ uint2 load_stream(const uint2* p) {
-    uint2 r;
-    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(p));
-    return r;
-}
-
 __device__ __forceinline__ std::uint32_t load_stream(const std::uint32_t* p) {
     std::uint32_t r;
     asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(r) : "l"(p));

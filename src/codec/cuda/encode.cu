@@ -1,9 +1,11 @@
-// Rows into codes: a warp transforms the vectors of a few tokens of one head, divides them by their norms and searches the nearest
-// centroids (search.cuh). Compiled without contraction: the same operations in the same order as on the CPU give the same codes.
+// Rows into codes: a warp transforms the vectors of a few tokens of one head, divides them by their norms and searches the
+// nearest centroids (search.cuh). Compiled without contraction: the same operations in the same order as on the CPU give the same
+// codes.
 #include "attention/cuda/primitives.cuh"
 #include "codec/cuda/encode_args.h"
 #include "codec/cuda/layout.h"
 #include "codec/cuda/search.cuh"
+#include "codec/norm_steps.h"
 
 namespace vecinfer::cuda {
 namespace {
@@ -11,18 +13,9 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kTokens = 2;  // per warp
 
-// As in codec/norm.cc.
-__device__ constexpr double kThresholds[8] = {1.0442737824274138, 1.1387886347566916, 1.2418578120734840, 1.3542555469368927,
-                                              1.4768261459394993, 1.6104903319492543, 1.7562521603732995, 1.9152065613971474};
-__device__ constexpr double kSteps[8] = {1.0,
-                                         1.0905077326652577,
-                                         1.1892071150027210,
-                                         1.2968395546510096,
-                                         1.4142135623730951,
-                                         1.5422108254079407,
-                                         1.6817928305074290,
-                                         1.8340080864093424};
+__device__ constexpr NormSteps kSteps = kNormSteps;
 
+// As in codec/norm.cc.
 __device__ int norm_byte(float rms) {
     if (!(rms > 0.0f)) {
         return 0;
@@ -32,15 +25,17 @@ __device__ int norm_byte(float rms) {
     }
     int exponent = 0;
     const double mantissa = 2.0 * frexp(static_cast<double>(rms), &exponent);
-    int code = 128 + 8 * (exponent - 1);
-    for (int i = 0; i < 8; ++i) {
-        code += mantissa >= kThresholds[i] ? 1 : 0;
+    int code = kNormBias + kNormStepsPerOctave * (exponent - 1);
+    for (int i = 0; i < kNormStepsPerOctave; ++i) {
+        code += mantissa >= kSteps.thresholds[i] ? 1 : 0;
     }
     return max(1, min(255, code));
 }
 
 __device__ float norm_value(int code) {
-    return code == 0 ? 0.0f : static_cast<float>(ldexp(kSteps[code % 8], code / 8 - 16));
+    return code == 0 ? 0.0f
+                     : static_cast<float>(ldexp(kSteps.values[code % kNormStepsPerOctave],
+                                                (code / kNormStepsPerOctave) - (kNormBias / kNormStepsPerOctave)));
 }
 
 __device__ double warp_sum_double(double x) {

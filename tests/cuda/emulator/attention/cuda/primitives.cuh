@@ -16,12 +16,6 @@ inline float exp2_fast(float x) {
 inline float log2_fast(float x) {
     return std::log2(x);
 }
-inline uint4 load_stream(const uint4* p) {
-    return *p;
-}
-inline uint2 load_stream(const uint2* p) {
-    return *p;
-}
 inline std::uint32_t load_stream(const std::uint32_t* p) {
     return *p;
 }
