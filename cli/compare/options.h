@@ -7,6 +7,9 @@
 
 namespace vecinfer::cli {
 
+/// Tokens of a piece of calibration text.
+inline constexpr int kCalibrationContext = 1024;
+
 struct CompareOptions {
     std::string model;
     std::string text;
@@ -16,7 +19,7 @@ struct CompareOptions {
     std::string calibration_text;
     int context = 2048;
     int chunks = 2;
-    int calibration_chunks = 8;
+    int calibration_chunks = 4;
     std::vector<int> lengths;                                // of retrieval; empty: 512, 1024, 2048 as far as the model goes
     std::vector<double> depths = {0.1, 0.3, 0.5, 0.7, 0.9};  // of retrieval
     int keys = 1;

@@ -22,7 +22,6 @@ inline constexpr int kPromptTokens = 128;
 inline constexpr int kDecodeTokens = 16;
 inline constexpr int kRepeats = 3;
 inline constexpr std::uint64_t kCalibrationSeed = 0;
-inline constexpr int kCalibrationContext = 512;
 
 /// Programs that a comparison starts; empty where it does not need one.
 struct CompareTools {

@@ -27,11 +27,11 @@ constexpr std::string_view kExamples = R"(
 Examples:
   vecinfer calibrate -m model.gguf -f text.txt                    writes model.vecinfer.gguf beside the model
   vecinfer calibrate -m model.gguf -f a.txt -f b.txt --scheme vecinfer:k4v4 -o model.k4v4.vecinfer.gguf
-  vecinfer calibrate -m model.gguf -f text.txt --chunks 32        a quick try
+  vecinfer calibrate -m model.gguf -f text.txt --chunks 16        a quick try
   vecinfer calibrate -m model.gguf -f text.txt --target-bits 2.25 -o model.mixed.vecinfer.gguf
                                                                   widths per layer, 2.25 bits per value on average
 
-The text is plain UTF-8, of the kind that the model is used for; about 600 kB of English fill 256 chunks of 512 tokens. Do not
+The text is plain UTF-8, of the kind that the model is used for; about 600 kB of English fill 128 chunks of 1024 tokens. Do not
 measure perplexity on the same text. The other verbs find <model>.vecinfer.gguf and <model>.<anything>.vecinfer.gguf beside
 the model by themselves.
 
@@ -39,10 +39,13 @@ It takes about as long as reading --chunks x --ctx tokens as a prompt, plus the 
 number of layers and of centroids: 256 at widths 1, 2 and 4, 1024 at 2.5, 4096 at 1.5 and 3. An interrupt writes nothing.
 
 --target-bits measures what each width does to the model's predictions, layer by layer for keys and values apart, on text
-behind the calibrated one, and takes the best choice that stays within the target. --measure-chunks of text are run
-(2 x widths - 1) x layers more times. The scheme with its layers is written to the sidecar. Without --scheme the other verbs
+behind the calibrated one and on questions about numbers in a made-up text, which a few layers answer that prose does not show
+(--no-recall leaves them out). It takes the best choice that stays within the target. --measure-chunks of text and one chunk
+with numbers are run (2 x widths - 1) x layers more times. The scheme with its layers is written to the sidecar. Without --scheme the other verbs
 take the scheme of <model>.vecinfer.gguf; a file of another name has to be named (--codebooks).
 )";
+
+constexpr std::int64_t kDefaultContext = 1024;
 
 struct Options {
     std::string model;
@@ -50,14 +53,15 @@ struct Options {
     std::string out;
     SchemeOption scheme;
     std::string tools_dir;
-    std::int64_t chunks = 256;
-    std::int64_t context = 512;
+    std::int64_t chunks = 128;
+    std::int64_t context = 0;
     std::uint64_t seed = 0;
     int threads = 0;
     double target_bits = 0;
     std::string width_list = "1,2,4";
     std::vector<std::string> widths;  // of width_list
-    int measure_chunks = 2;
+    int measure_chunks = 1;
+    bool measure_recall = true;
     bool json = false;
     bool dry_run = false;
 };
@@ -116,7 +120,7 @@ Status check_output(const fs::path& out) {
     return check_writable(folder);
 }
 
-Status check_files(const Options& options, const fs::path& out, const Scheme& scheme) {
+Status check_files(Options& options, const fs::path& out, const Scheme& scheme) {
     if (const Status status = check_gguf(options.model, "model"); !status.ok()) {
         return status;
     }
@@ -126,6 +130,9 @@ Status check_files(const Options& options, const fs::path& out, const Scheme& sc
     }
     if (const Status status = check_layers(scheme, static_cast<int>(info->identity.layer_hashes.size())); !status.ok()) {
         return status;
+    }
+    if (options.context == 0) {
+        options.context = info->context_length > 0 ? std::min(kDefaultContext, info->context_length) : kDefaultContext;
     }
     if (const Status status = check_context(options.context, info.value()); !status.ok()) {
         return status;
@@ -161,6 +168,9 @@ Launch build_calibration(const Options& options, const fs::path& out, const Sche
     if (options.target_bits > 0) {
         add({"--target-bits", fmt::format("{}", options.target_bits), "--widths",
              fmt::format("{}", fmt::join(options.widths, ",")), "--measure-chunks", std::to_string(options.measure_chunks)});
+        if (!options.measure_recall) {
+            add({"--no-recall"});
+        }
     }
     if (options.json) {
         add({"--json"});
@@ -181,10 +191,10 @@ void add_options(CLI::App& app, Options& options) {
     app.add_option("-o,--out", options.out, "sidecar to write (default: <model>.vecinfer.gguf beside the model)")
         ->type_name("FILE");
     options.scheme.add_to(app, fmt::format("scheme to calibrate for, see `vecinfer --help` (default {})", kDefaultScheme));
-    app.add_option("--chunks", options.chunks, "pieces of text to run (default 256)")
+    app.add_option("--chunks", options.chunks, "pieces of text to run (default 128)")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))
         ->type_name("N");
-    app.add_option("--ctx", options.context, "tokens of a piece (default 512)")
+    app.add_option("--ctx", options.context, "tokens of a piece (default 1024, or the model's context if that is less)")
         ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 20))
         ->type_name("N");
     // strtoull, which converts it, takes -1 for the largest number.
@@ -204,10 +214,11 @@ void add_options(CLI::App& app, Options& options) {
     app.add_option("--widths", options.width_list, "with --target-bits: widths to choose from (default 1,2,4)")
         ->needs(target)
         ->type_name("A,B,...");
-    app.add_option("--measure-chunks", options.measure_chunks, "with --target-bits: pieces of text to measure on (default 2)")
+    app.add_option("--measure-chunks", options.measure_chunks, "with --target-bits: pieces of text to measure on (default 1)")
         ->check(CLI::Range(1, 1000))
         ->needs(target)
         ->type_name("N");
+    app.add_flag("!--no-recall", options.measure_recall, "with --target-bits: measure on text alone")->needs(target);
     app.add_option("--tools-dir", options.tools_dir,
                    fmt::format("folder of {} (default: where it was built or installed)", kCalibrateHelper))
         ->type_name("DIR");

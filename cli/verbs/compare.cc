@@ -63,7 +63,7 @@ void add_options(CLI::App& app, CompareOptions& options) {
         ->delimiter(',')
         ->type_name("LIST");
     app.add_option("--calibration-text", options.calibration_text, "text to calibrate codebooks on; not TEXT")->type_name("FILE");
-    app.add_option("--calibration-chunks", options.calibration_chunks, "pieces of 512 tokens of it (default 8)")
+    app.add_option("--calibration-chunks", options.calibration_chunks, "pieces of 1024 tokens of it (default 4)")
         ->check(CLI::Range(1, 1000000))
         ->type_name("N");
     app.add_option("--ctx", options.context, "tokens of a chunk of TEXT (default 2048)")

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
 
-#include "divergence.h"
 #include "interruption.h"
 
 namespace vecinfer::plugin {
@@ -54,8 +54,8 @@ private:
 
 class Search {
 public:
-    Search(const BitSearchOptions& options, const Sidecar& sidecar, Divergence& divergence, std::string scratch)
-        : options_(options), facts_(sidecar), divergence_(divergence), scratch_(std::move(scratch)) {}
+    Search(const BitSearchOptions& options, const Sidecar& sidecar, std::vector<Divergence>& divergences, std::string scratch)
+        : options_(options), facts_(sidecar), divergences_(divergences), scratch_(std::move(scratch)) {}
 
     /// trained[c]: all layers with candidate c for keys and values.
     std::vector<std::vector<LayerCalibration>> trained;
@@ -70,7 +70,8 @@ public:
         return out;
     }
 
-    Result<double> measure(const Sidecar& sidecar) const {
+    /// Of every kind of passage.
+    Result<std::vector<double>> measure(const Sidecar& sidecar) const {
         {
             const auto held = hold_interrupts();
             if (Status status = save_sidecar(sidecar, scratch_); !status.ok()) {
@@ -79,10 +80,18 @@ public:
         }
         Scheme scheme = sidecar.scheme;
         scheme.window.recent = std::min(scheme.window.recent, kRecent);
-        return divergence_.measure(to_long_string(scheme), scratch_);
+        std::vector<double> klds;
+        for (Divergence& divergence : divergences_) {
+            const Result<double> kld = divergence.measure(to_long_string(scheme), scratch_);
+            if (!kld.ok()) {
+                return kld.status();
+            }
+            klds.push_back(kld.value());
+        }
+        return klds;
     }
 
-    /// Divergence with one layer packed and all others in f16.
+    /// Divergences with one layer packed and all others in f16, added up.
     Result<double> measure_layer(const LayerChoice& choice) const {
         Scheme scheme = facts_.scheme;
         scheme.key = options_.candidates[choice.key];
@@ -97,7 +106,8 @@ public:
                 scheme.layers.back().last = end;
             }
         }
-        return measure(with(scheme, {choice}));
+        const Result<std::vector<double>> klds = measure(with(scheme, {choice}));
+        return klds.ok() ? Result<double>(std::accumulate(klds->begin(), klds->end(), 0.0)) : klds.status();
     }
 
 private:
@@ -115,7 +125,7 @@ private:
 
     const BitSearchOptions& options_;
     const Sidecar& facts_;
-    Divergence& divergence_;
+    std::vector<Divergence>& divergences_;
     std::string scratch_;
 };
 
@@ -153,11 +163,18 @@ Result<BitSearchResult> search_bits(ModelSession& session, const Calibrator& cal
     if (!scratch.ok()) {
         return scratch.status();
     }
-    Result<Divergence> divergence = Divergence::create(session, options.ctx, options.tokens);
-    if (!divergence.ok()) {
-        return divergence.status();
+    std::vector<Divergence> divergences;
+    for (const std::vector<Passage>* passages : {&options.text, &options.recall}) {
+        if (passages->empty()) {
+            continue;
+        }
+        Result<Divergence> divergence = Divergence::create(session, *passages);
+        if (!divergence.ok()) {
+            return divergence.status();
+        }
+        divergences.push_back(std::move(divergence).value());
     }
-    Search search(options, sidecar, divergence.value(), scratch->path());
+    Search search(options, sidecar, divergences, scratch->path());
     for (const CodecSpec& spec : options.candidates) {
         Result<std::vector<LayerCalibration>> layers = calibrator.finish_with(spec, spec, [&](double share) {
             progress("training codebooks", (static_cast<double>(search.trained.size()) + share) / num_candidates);
@@ -189,11 +206,12 @@ Result<BitSearchResult> search_bits(ModelSession& session, const Calibrator& cal
     out.choices = std::move(choices).value();
     out.code_bits = mean_code_bits(options.candidates, out.costs, out.choices);
     const Sidecar chosen = search.with(with_choices(sidecar.scheme, options.candidates, out.choices), out.choices);
-    const Result<double> kld = search.measure(chosen);
-    if (!kld.ok()) {
-        return kld.status();
+    const Result<std::vector<double>> klds = search.measure(chosen);
+    if (!klds.ok()) {
+        return klds.status();
     }
-    out.kld = kld.value();
+    out.kld = klds->front();
+    out.recall_kld = options.recall.empty() ? 0 : klds->back();
     sidecar = chosen;
     return out;
 }

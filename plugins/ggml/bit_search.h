@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "divergence.h"
 #include "model_session.h"
 #include "vecinfer/allocation.h"
 #include "vecinfer/calibrate.h"
@@ -16,15 +17,17 @@ namespace vecinfer::plugin {
 struct BitSearchOptions {
     double target_bits = 0;             // mean code bits per value
     std::vector<CodecSpec> candidates;  // rising widths
-    int ctx = 512;
-    std::vector<llama_token> tokens;  // chunks of ctx, to measure on
+    std::vector<Passage> text;        // to measure predictions on
+    std::vector<Passage> recall;      // with questions, whose answers count as much as the text; may be empty
 };
 
 struct BitSearchResult {
-    std::vector<LayerCosts> costs;  // nats per token over the widest candidate
+    std::vector<LayerCosts> costs;  // nats over the widest candidate: per token of the text, and of the answers
     std::vector<LayerChoice> choices;
     double code_bits = 0;
-    double kld = 0;  // of the choice, measured on the same tokens with a short window
+    // Of the choice, measured on the same passages with a short window, nats per prediction.
+    double kld = 0;
+    double recall_kld = 0;
 };
 
 /// `sidecar` brings scheme, model and facts; its scheme and layers become those of the choice. The session's context is replaced.

@@ -15,6 +15,7 @@
 #include "capture.h"
 #include "interruption.h"
 #include "model_session.h"
+#include "recall.h"
 #include "standard_streams.h"
 #include "vecinfer/calibrate.h"
 #include "vecinfer/sidecar.h"
@@ -35,14 +36,15 @@ struct Options {
     std::vector<std::string> texts;
     std::string out;
     std::string scheme;
-    int chunks = 256;
-    int ctx = 512;
+    int chunks = 128;
+    int ctx = 1024;
     int positions = 8192;
     std::uint64_t seed = 0;
     int threads = 2;
     double target_bits = 0;  // 0: the scheme's widths everywhere
     std::vector<std::string> widths;
-    int measure_chunks = 2;
+    int measure_chunks = 1;
+    bool measure_recall = true;
     bool json = false;
 };
 
@@ -109,6 +111,35 @@ std::vector<llama_token> held_out(const std::vector<llama_token>& tokens, const 
     return {tokens.begin() + static_cast<std::ptrdiff_t>(begin), tokens.begin() + static_cast<std::ptrdiff_t>(begin + wanted)};
 }
 
+std::size_t measured(const std::vector<vecinfer::plugin::Passage>& passages) {
+    std::size_t count = 0;
+    for (const vecinfer::plugin::Passage& passage : passages) {
+        count += passage.text.tokens.size() - passage.text.first_scored;
+    }
+    return count;
+}
+
+Result<vecinfer::plugin::BitSearchOptions> plan_search(const ModelSession& session, const Options& options,
+                                                       std::vector<vecinfer::CodecSpec> candidates,
+                                                       const std::vector<llama_token>& text) {
+    vecinfer::plugin::BitSearchOptions search{.target_bits = options.target_bits,
+                                              .candidates = std::move(candidates),
+                                              .text = vecinfer::plugin::chunk_passages(text, options.ctx),
+                                              .recall = {}};
+    if (options.measure_recall) {
+        Result<vecinfer::plugin::Passage> recall = vecinfer::plugin::recall_passage(session, options.ctx, options.seed);
+        if (!recall.ok()) {
+            return recall.status();
+        }
+        if (recall->continuations.empty()) {
+            write_error_line(fmt::format("chunks of {} tokens are too short to measure recall in", options.ctx));
+        } else {
+            search.recall.push_back(std::move(recall).value());
+        }
+    }
+    return search;
+}
+
 nlohmann::ordered_json report_of(const vecinfer::plugin::BitSearchResult& bits,
                                  const vecinfer::plugin::BitSearchOptions& search) {
     const auto width = [&](int choice) {
@@ -126,7 +157,9 @@ nlohmann::ordered_json report_of(const vecinfer::plugin::BitSearchResult& bits,
     return {{"target_bits", search.target_bits},
             {"code_bits", bits.code_bits},
             {"kld", bits.kld},
-            {"measured_tokens", search.tokens.size() / 2},
+            {"measured_tokens", measured(search.text)},
+            {"recall_kld", bits.recall_kld},
+            {"measured_answers", search.recall.empty() ? 0 : search.recall.front().continuations.size()},
             {"layers", layers}};
 }
 
@@ -205,16 +238,17 @@ Status calibrate(Options options) {
                      fmt::format("vecinfer {}", vecinfer::version())};
     nlohmann::ordered_json report;
     if (options.target_bits > 0) {
-        const vecinfer::plugin::BitSearchOptions search{.target_bits = options.target_bits,
-                                                        .candidates = specs.value(),
-                                                        .ctx = options.ctx,
-                                                        .tokens = held_out(tokens, options, chunks)};
+        const Result<vecinfer::plugin::BitSearchOptions> search =
+            plan_search(session.value(), options, specs.value(), held_out(tokens, options, chunks));
+        if (!search.ok()) {
+            return search.status();
+        }
         const Result<vecinfer::plugin::BitSearchResult> bits =
-            vecinfer::plugin::search_bits(session.value(), calibrator.value(), search, sidecar, std::ref(progress));
+            vecinfer::plugin::search_bits(session.value(), calibrator.value(), search.value(), sidecar, std::ref(progress));
         if (!bits.ok()) {
             return bits.status();
         }
-        report = report_of(bits.value(), search);
+        report = report_of(bits.value(), search.value());
     } else {
         Result<std::vector<vecinfer::LayerCalibration>> layers = calibrator->finish([&](double share) {
             progress("training codebooks", share);
@@ -242,9 +276,14 @@ Status calibrate(Options options) {
         write_error_line(fmt::format("wrote {} ({}, {} tokens, {} layers)", options.out, vecinfer::to_string(sidecar.scheme),
                                      sidecar.facts.tokens, sidecar.layers.size()));
         if (!report.is_null()) {
-            write_error_line(fmt::format("{:.3f} code bits per value of {:g} allowed; KL divergence {:.4f}, on {} tokens",
-                                         report["code_bits"].get<double>(), options.target_bits, report["kld"].get<double>(),
-                                         report["measured_tokens"].get<std::size_t>()));
+            std::string line =
+                fmt::format("{:.3f} code bits per value of {:g} allowed; KL divergence {:.4f} on {} tokens",
+                            report["code_bits"].get<double>(), options.target_bits, report["kld"].get<double>(),
+                            report["measured_tokens"].get<std::size_t>());
+            if (const auto answers = report["measured_answers"].get<std::size_t>(); answers > 0) {
+                line += fmt::format(", {:.4f} in {} answers", report["recall_kld"].get<double>(), answers);
+            }
+            write_error_line(line);
         }
     }
     return {};
@@ -267,6 +306,7 @@ int main(int argc, char** argv) {
     app.add_option("--target-bits", options.target_bits, "Choose widths per layer under this mean of code bits per value");
     app.add_option("--widths", options.widths, "Widths to choose from")->delimiter(',');
     app.add_option("--measure-chunks", options.measure_chunks, "Chunks to measure widths on")->check(CLI::PositiveNumber);
+    app.add_flag("!--no-recall", options.measure_recall, "Measure widths on text alone, not on numbers to be found again");
     app.add_flag("--json", options.json, "Report as JSON on stdout");
     return vecinfer::cli::run_program([&] {
         CLI11_PARSE(app, argc, argv);

@@ -261,7 +261,7 @@ def main():
     parser.add_argument("--text", help="held-out text (default: share/text/heldout.txt)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--chunks", type=int, default=2)
-    parser.add_argument("--calibration-chunks", type=int, default=12)
+    parser.add_argument("--calibration-chunks", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()

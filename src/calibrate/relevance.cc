@@ -10,10 +10,10 @@ namespace vecinfer {
 
 namespace {
 
-constexpr int kQueriesPerBatch = 64;  // enough: a calibration has hundreds of batches
+constexpr int kQueriesPerBatch = 128;  // enough: a calibration has many batches
 // Added to every direction, in units of the mean query energy: queries of other texts and longer contexts look elsewhere too.
 // Without it the error grows more than its place improves (docs/results/quality.md).
-constexpr double kRidge = 3.0;
+constexpr double kRidge = 10.0;
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Strided = Eigen::Map<const RowMatrix, 0, Eigen::OuterStride<>>;

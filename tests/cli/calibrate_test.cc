@@ -35,9 +35,9 @@ protected:
 
 TEST_F(CalibrateTest, TargetBitsAreHandedOnWithTheirWidths) {
     const CommandResult result = vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt", "--target-bits", "2.25",
-                                           "--widths", "1,2,2.5,4", "--measure-chunks", "3", "--dry-run"});
+                                           "--widths", "1,2,2.5,4", "--measure-chunks", "3", "--no-recall", "--dry-run"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out, HasSubstr("--target-bits 2.25 --widths 1,2,2.5,4 --measure-chunks 3"));
+    EXPECT_THAT(result.out, HasSubstr("--target-bits 2.25 --widths 1,2,2.5,4 --measure-chunks 3 --no-recall"));
     EXPECT_THAT(vecinfer({"calibrate", "-m", "my model.gguf", "-f", "text.txt", "--dry-run"}).out, Not(HasSubstr("--widths")));
 }
 
@@ -78,6 +78,7 @@ TEST_F(CalibrateTest, WidthsAreAListAndNeedATarget) {
     };
     fails({"--widths", "1,4"}, "--widths requires --target-bits");
     fails({"--measure-chunks", "4"}, "--measure-chunks requires --target-bits");
+    fails({"--no-recall"}, "--no-recall requires --target-bits");
     for (const char* list : {"1,,4", ",4", "4,", ""}) {
         fails({"--target-bits", "2", "--widths", list}, "--widths: got ");
     }
@@ -145,10 +146,10 @@ TEST_F(CalibrateTest, HandsEverythingToTheHelper) {
     EXPECT_THAT(lines_after(result.out, "codebooks="), ElementsAre("unset"));
 }
 
-TEST_F(CalibrateTest, DefaultsAreThePapersAmountOfTextAndAFileBesideTheModel) {
+TEST_F(CalibrateTest, DefaultsAreThePapersAmountOfTextInLongPiecesAndAFileBesideTheModel) {
     const CommandResult result = vecinfer({"calibrate", "-m", path("my model.gguf").string(), "-f", "text.txt"});
     EXPECT_THAT(result.out, AllOf(HasSubstr("arg=--out\narg=" + path("my model.vecinfer.gguf").string() + "\n"),
-                                  HasSubstr("arg=--chunks\narg=256\narg=--ctx\narg=512\narg=--seed\narg=0\narg=--threads\n")));
+                                  HasSubstr("arg=--chunks\narg=128\narg=--ctx\narg=1024\narg=--seed\narg=0\narg=--threads\n")));
 }
 
 TEST_F(CalibrateTest, ExitCodeComesBack) {

@@ -43,7 +43,7 @@ TEST_F(CompareTest, TextsThatDoNotFillTheirChunksAreRefusedBeforeAnyWork) {
                  "expected at least 5120 for 10 chunks of 512");
     const std::vector<std::string> calibrated = {"--schemes", "vecinfer:k2v2", "--calibration-text", "train.txt"};
     expect_error(compare(calibrated, {{"TOKENS", "512,4095"}}), 1,
-                 "calibration text: train.txt has 4095 tokens, expected at least 4096 for 8 pieces of 512");
+                 "calibration text: train.txt has 4095 tokens, expected at least 4096 for 4 pieces of 1024");
     write("blank.txt", "\n \n");
     expect_error(vecinfer({"compare", "-m", "m.gguf", "-f", "blank.txt", "--out", "out"}), 1, "blank.txt is blank");
     EXPECT_FALSE(fs::exists(path("calls")));

@@ -170,7 +170,7 @@ TEST_F(CompareTest, OneCalibrationServesAllSchemesOfAKind) {
     ASSERT_EQ(run.exit_code, 0) << run.err;
     const std::vector<std::string> calibrations = lines_after(content("calls"), "calibrate ");
     ASSERT_EQ(calibrations.size(), 1u) << content("calls");
-    EXPECT_THAT(calibrations[0], AllOf(HasSubstr("--text train.txt"), HasSubstr("--chunks 8 --ctx 512")));
+    EXPECT_THAT(calibrations[0], AllOf(HasSubstr("--text train.txt"), HasSubstr("--chunks 4 --ctx 1024")));
     EXPECT_EQ(result()["rows"][1]["codebooks"], "calibrated");
     EXPECT_EQ(result()["rows"][3]["codebooks"], "data-free");
     forget_calls();

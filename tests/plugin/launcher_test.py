@@ -62,7 +62,7 @@ class Calibration(unittest.TestCase):
         self.interrupted(signal.SIGINT, "--chunks", "100000")
 
     def test_a_termination_while_layers_are_measured(self):
-        self.interrupted(signal.SIGTERM, "--chunks", "2", "--target-bits", "2", "--widths", "1,2")
+        self.interrupted(signal.SIGTERM, "--chunks", "2", "--target-bits", "2", "--widths", "1,2", "--no-recall")
 
 
 class Amounts(unittest.TestCase):
