@@ -22,9 +22,8 @@ std::string facts_text(const Json& result) {
                     result["text"]["file"].get<std::string>(), settings["chunks"].get<int>(), settings["ctx"].get<int>(),
                     settings["ubatch"].get<int>());
     text += result["calibration_text"].is_object()
-                ? fmt::format(" Calibrated on {}: {} pieces of {} tokens.",
-                              result["calibration_text"]["file"].get<std::string>(), settings["calibration_chunks"].get<int>(),
-                              settings["calibration_ctx"].get<int>())
+                ? fmt::format(" Calibrated on {}: {} pieces of {} tokens.", result["calibration_text"]["file"].get<std::string>(),
+                              settings["calibration_chunks"].get<int>(), settings["calibration_ctx"].get<int>())
                 : " Nothing was calibrated in this run.";
     return text;
 }

@@ -17,8 +17,8 @@ namespace vecinfer::plugin {
 struct BitSearchOptions {
     double target_bits = 0;             // mean code bits per value
     std::vector<CodecSpec> candidates;  // rising widths
-    std::vector<Passage> text;        // to measure predictions on
-    std::vector<Passage> recall;      // with questions, whose answers count as much as the text; may be empty
+    std::vector<Passage> text;          // to measure predictions on
+    std::vector<Passage> recall;        // with questions, whose answers count as much as the text; may be empty
 };
 
 struct BitSearchResult {

@@ -276,10 +276,9 @@ Status calibrate(Options options) {
         write_error_line(fmt::format("wrote {} ({}, {} tokens, {} layers)", options.out, vecinfer::to_string(sidecar.scheme),
                                      sidecar.facts.tokens, sidecar.layers.size()));
         if (!report.is_null()) {
-            std::string line =
-                fmt::format("{:.3f} code bits per value of {:g} allowed; KL divergence {:.4f} on {} tokens",
-                            report["code_bits"].get<double>(), options.target_bits, report["kld"].get<double>(),
-                            report["measured_tokens"].get<std::size_t>());
+            std::string line = fmt::format("{:.3f} code bits per value of {:g} allowed; KL divergence {:.4f} on {} tokens",
+                                           report["code_bits"].get<double>(), options.target_bits, report["kld"].get<double>(),
+                                           report["measured_tokens"].get<std::size_t>());
             if (const auto answers = report["measured_answers"].get<std::size_t>(); answers > 0) {
                 line += fmt::format(", {:.4f} in {} answers", report["recall_kld"].get<double>(), answers);
             }

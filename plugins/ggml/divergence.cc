@@ -85,7 +85,8 @@ Status Divergence::run(const Use& use) {
                 return status;
             }
             if (!llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(end), -1)) {
-                return {ErrorCode::unsupported, "this model's cache cannot be rolled back, so questions cannot share what was read"};
+                return {ErrorCode::unsupported,
+                        "this model's cache cannot be rolled back, so questions cannot share what was read"};
             }
         }
     }

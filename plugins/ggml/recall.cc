@@ -35,8 +35,8 @@ Result<Passage> recall_passage(const ModelSession& session, int ctx, std::uint64
     if (ctx - kReserve < numbers * kTokensPerNumber) {
         return Passage{};
     }
-    const Result<std::vector<retrieval::Stretch>> haystack = retrieval::make_haystack(
-        options, [&](std::string_view text) { return static_cast<int>(session.tokenize(text).size()); });
+    const Result<std::vector<retrieval::Stretch>> haystack =
+        retrieval::make_haystack(options, [&](std::string_view text) { return static_cast<int>(session.tokenize(text).size()); });
     if (!haystack.ok()) {
         return haystack.status();
     }

@@ -1,4 +1,6 @@
 // What widths are measured on besides text: questions about numbers, with a real model.
+#include "recall.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include <string>
 
 #include "divergence.h"
-#include "recall.h"
 
 namespace vecinfer::plugin {
 namespace {
