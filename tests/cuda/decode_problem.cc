@@ -26,30 +26,31 @@ float from_bf16(std::uint16_t x) {
 }
 
 RowCodec make_codec(const DecodeCase& c, bool value) {
+    const CodecSpec& spec = value ? c.v : c.k;
     std::vector<HeadTransform> transforms;
     std::vector<Codebook> books;
     std::mt19937 rng(c.seed + (value ? 1000 : 0));
     for (int h = 0; h < c.num_kv_heads; ++h) {
-        const TransformSpec spec{.smooth = c.smooth && !value, .hadamard = c.hadamard, .center = c.center};
+        const TransformSpec transform{.smooth = c.smooth && !value, .hadamard = c.hadamard, .center = c.center};
         std::vector<float> factors;
         std::vector<float> center;
         std::uniform_real_distribution<float> factor(0.3f, 3.0f);
         std::normal_distribution<float> normal;
         for (int i = 0; i < c.head_dim; ++i) {
-            if (spec.smooth) {
+            if (transform.smooth) {
                 factors.push_back(factor(rng));
             }
-            if (spec.center) {
+            if (transform.center) {
                 center.push_back(0.5f * normal(rng));
             }
         }
-        Result<HeadTransform> t = HeadTransform::create(c.head_dim, spec, factors, center);
+        Result<HeadTransform> t = HeadTransform::create(c.head_dim, transform, factors, center);
         EXPECT_TRUE(t.ok()) << t.status().message();
         transforms.push_back(std::move(t).value());
-        books.push_back(random_codebook(value ? c.v_sub_dim : c.k_sub_dim, 8, c.seed + 10 * h + (value ? 7 : 0)));
+        books.push_back(random_codebook(spec.sub_dim, spec.code_bits, c.seed + 10 * h + (value ? 7 : 0)));
     }
     Result<RowCodec> codec =
-        RowCodec::create(CodecSpec{.sub_dim = value ? c.v_sub_dim : c.k_sub_dim}, Norm::vector, c.head_dim, transforms, books);
+        RowCodec::create(spec, Norm::vector, c.head_dim, transforms, books);
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -108,7 +109,7 @@ void DecodeProblem::make_codes() {
         codes_[side].resize(static_cast<std::size_t>(batch()) * c_.num_kv_heads * cells * subspaces(side));
         norms_[side].resize(static_cast<std::size_t>(batch()) * c_.num_kv_heads * cells);
         for (std::uint16_t& code : codes_[side]) {
-            code = static_cast<std::uint16_t>(rng() & 255);
+            code = static_cast<std::uint16_t>(rng() & ((1u << spec(side).code_bits) - 1));
         }
         for (std::size_t i = 0; i < norms_[side].size(); ++i) {
             norms_[side][i] = c_.zero_norms > 0 && rng() % c_.zero_norms == 0 ? 0 : static_cast<std::uint8_t>(norm(rng));
@@ -120,12 +121,11 @@ void DecodeProblem::make_codes() {
             table[seq * table_stride_ + cell / page_size] = page;
             for (int head = 0; head < c_.num_kv_heads; ++head) {
                 cuda::HostHeadPage to(pages.data() + page_bytes * page + page_bytes / c_.num_kv_heads * head, c_.head_dim,
-                                      c_.k_sub_dim, c_.v_sub_dim, page_size);
+                                      c_.k, c_.v, page_size);
                 const std::size_t at = (static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * cells + cell;
                 for (int side = 0; side < 2; ++side) {
                     for (int m = 0; m < subspaces(side); ++m) {
-                        to.code(cell % page_size, m, side == 1) =
-                            static_cast<std::uint8_t>(codes_[side][at * subspaces(side) + m]);
+                        to.set_code(cell % page_size, m, side == 1, codes_[side][at * subspaces(side) + m]);
                     }
                     to.norm(cell % page_size, side == 1) = norms_[side][at];
                 }

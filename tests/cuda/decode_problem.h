@@ -17,8 +17,8 @@ struct DecodeCase {
     int num_kv_heads = 2;
     int group = 4;
     int head_dim = 128;
-    int k_sub_dim = 4;
-    int v_sub_dim = 4;
+    CodecSpec k;
+    CodecSpec v;
     int num_q = 1;
     int page_size = 0;  // 0: contiguous
     WindowSpec window{0, 0};
@@ -71,8 +71,8 @@ private:
     std::unique_ptr<RowCodec> k_codec_;
     std::unique_ptr<RowCodec> v_codec_;
     std::unique_ptr<cuda::LayerCodec> codec_;
-    int sub_dim(int side) const { return side == 0 ? c_.k_sub_dim : c_.v_sub_dim; }
-    int subspaces(int side) const { return c_.head_dim / sub_dim(side); }
+    const CodecSpec& spec(int side) const { return side == 0 ? c_.k : c_.v; }
+    int subspaces(int side) const { return c_.head_dim / spec(side).sub_dim; }
     std::vector<std::uint16_t> codes_[2];  // layout (batch, num_kv_heads, capacity, subspaces)
     std::vector<std::uint8_t> norms_[2];   // layout (batch, num_kv_heads, capacity)
     std::vector<std::uint16_t> window_[2];

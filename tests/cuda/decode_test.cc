@@ -32,12 +32,39 @@ std::vector<DecodeCase> cases() {
                                .kv_lens = {1000, 333, 16},
                                .group = group,
                                .head_dim = head_dim,
-                               .k_sub_dim = k,
-                               .v_sub_dim = v,
+                               .k = {.sub_dim = k},
+                               .v = {.sub_dim = v},
                                .window = {32, 4}});
             }
         }
     }
+    // Codes of single channels.
+    for (const auto& [k, v] : {std::pair(2, 2), std::pair(3, 3), std::pair(4, 4), std::pair(4, 2)}) {
+        for (const int head_dim : {64, 128, 256}) {
+            if (k != v && head_dim == 256) {
+                continue;  // no kernel
+            }
+            for (const int group : {1, 4, 7}) {
+                all.push_back({.name = "levels" + std::to_string(k) + std::to_string(v) + "_dim" + std::to_string(head_dim) +
+                                       "_gqa" + std::to_string(group),
+                               .kv_lens = {1000, 333, 16},
+                               .group = group,
+                               .head_dim = head_dim,
+                               .k = {.sub_dim = 1, .code_bits = k},
+                               .v = {.sub_dim = 1, .code_bits = v},
+                               .window = {32, 4}});
+            }
+        }
+    }
+    all.push_back({.name = "levels_page16",
+                   .kv_lens = {1, 1000, 17, 128},
+                   .k = {.sub_dim = 1, .code_bits = 3},
+                   .v = {.sub_dim = 1, .code_bits = 3},
+                   .page_size = 16,
+                   .window = {32, 4},
+                   .soft_cap = 20.0f,
+                   .alibi = true,
+                   .sinks = true});
     for (const int len : {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 5000}) {
         all.push_back({.name = "len" + std::to_string(len), .kv_lens = {len}});
     }

@@ -73,6 +73,16 @@ __device__ __forceinline__ void flush(CodeSums<C>& acc, const float (&factor)[C:
     }
 }
 
+/// `first`: the start of all tables, from which look-ups count. Tables have 32 copies of a word, or 16 of a pair of words.
+template <int D>
+__device__ __forceinline__ Meaning<D> meaning(const std::uint32_t* first, const std::uint32_t* own, int lane) {
+    if constexpr (D == 1) {
+        return {own[0], own[1]};
+    } else {
+        return {static_cast<std::uint32_t>(__cvta_generic_to_shared(first)) + (D == 8 ? 8 * (lane % 16) : 4 * lane)};
+    }
+}
+
 /// Chunks first, first + WARPS, ... below end. `o`: the warp's sums, zeroed here, which count in kFullP * 2^ref. `stage`:
 /// kStageBytes of the warp.
 template <class C>
@@ -84,11 +94,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     const int lane = threadIdx.x & 31;
     const int g = lane >> 2;
     const int t = lane & 3;
-    const std::uint32_t words = static_cast<std::uint32_t>(__cvta_generic_to_shared(sm.k_table)) + 4 * lane;
-    // Pairs of words: 16 copies.
-    const std::uint32_t pairs = words - 4 * lane + 8 * (lane % 16);
-    const std::uint32_t k_table = C::KD == 8 ? pairs : words;
-    const std::uint32_t v_table = C::VD == 8 ? pairs : words;
+    const Meaning<C::KD> keys = meaning<C::KD>(sm.k_table, sm.k_table, lane);
+    const Meaning<C::VD> values = meaning<C::VD>(sm.k_table, sm.v_table, lane);
 
     state.reset();
 #pragma unroll
@@ -181,8 +188,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             for (int s = 0; s < Steps; ++s) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const KeyPiece row0 = look_up_key<C>(codes[half], 0, s, k_table);
-                    const KeyPiece row1 = look_up_key<C>(codes[half], 1, s, k_table);
+                    const KeyPiece row0 = look_up_key<C>(codes[half], 0, s, keys);
+                    const KeyPiece row1 = look_up_key<C>(codes[half], 1, s, keys);
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
                         if (s == 0) {
@@ -372,7 +379,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
 #pragma unroll
                 for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
                     std::uint32_t x[kUnit<C> / 4][4];
-                    look_up_values<C>(codes, tile, v_table, x);
+                    look_up_values<C>(codes, tile, values, x);
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
 #pragma unroll

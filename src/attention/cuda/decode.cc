@@ -47,7 +47,7 @@ std::vector<const DecodeKernel*> kernels_of(const LayerCodec& codec) {
     std::vector<const DecodeKernel*> found;
     for (const std::span<const DecodeKernel> table :
          {decode_kernels_d4_hd64(), decode_kernels_d4_hd128(), decode_kernels_d4_hd256(), decode_kernels_d2(),
-          decode_kernels_d2d4(), decode_kernels_d8()}) {
+          decode_kernels_d2d4(), decode_kernels_d8(), decode_kernels_levels3()}) {
         for (const DecodeKernel& k : table) {
             const LayerCodec::Tables& t = codec.tables();
             if (k.head_dim == t.head_dim && k.k_sub_dim == t.k.sub_dim && k.v_sub_dim == t.v.sub_dim) {
@@ -112,8 +112,8 @@ Status choose(const LayerCodec& codec, int batch, int rows, bool general, const 
         const LayerCodec::Tables& t = codec.tables();
         if (kernels_of(codec).empty()) {
             return {ErrorCode::unsupported,
-                    fmt::format("decode attention: got d{}b8 keys, d{}b8 values and head_dim {}, for which no kernel was built",
-                                t.k.sub_dim, t.v.sub_dim, t.head_dim)};
+                    fmt::format("decode attention: got d{}b{} keys, d{}b{} values and head_dim {}, for which no kernel was built",
+                                t.k.spec.sub_dim, t.k.spec.code_bits, t.v.spec.sub_dim, t.v.spec.code_bits, t.head_dim)};
         }
         return {ErrorCode::unsupported, fmt::format("decode attention: got a device with {} bytes of shared memory per block, "
                                                     "expected more for head_dim {} and batch {}",
@@ -228,7 +228,7 @@ Result<DecodePlan> plan_decode(const LayerCodec& codec, const CacheView& cache, 
 
 DecodeArgs decode_args(const LayerCodec& codec, const CacheView& c, const DecodeParams& p, int row_tiles) {
     const LayerCodec::Tables& t = codec.tables();
-    const HeadPage page = head_page(t.head_dim / t.k.sub_dim, t.head_dim / t.v.sub_dim, c.page_size);
+    const HeadPage page = head_page(t.head_dim, t.k.sub_dim, t.v.sub_dim, c.page_size);
     DecodeArgs a = {};
     a.pages = static_cast<const std::uint8_t*>(c.pages);
     a.head_bytes = static_cast<std::uint32_t>(page.bytes());  // plan: a page fits into 32 bits

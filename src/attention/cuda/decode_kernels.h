@@ -13,7 +13,7 @@ namespace vecinfer::cuda {
 struct DecodeKernel {
     std::string_view name;
     const void* function;
-    int k_sub_dim;
+    int k_sub_dim;  // of the page layout
     int v_sub_dim;
     int head_dim;
     int rows;   // query rows of a KV head that one pass takes
@@ -32,6 +32,7 @@ std::span<const DecodeKernel> decode_kernels_d4_hd256();
 std::span<const DecodeKernel> decode_kernels_d2();
 std::span<const DecodeKernel> decode_kernels_d2d4();
 std::span<const DecodeKernel> decode_kernels_d8();
+std::span<const DecodeKernel> decode_kernels_levels3();
 
 /// Items (sequence, KV head, row tile) of a call. Their counters have a place of their own, whatever the shape of a call, because
 /// they must be zero between calls.

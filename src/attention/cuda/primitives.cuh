@@ -99,6 +99,13 @@ __device__ __forceinline__ void mma_f16_k8(float (&d)[4], std::uint32_t a0, std:
                  : "r"(a0), "r"(a1), "r"(b0), "f"(c0), "f"(c1));
 }
 
+/// Bytes of {low, high}, low first, that the four low nibbles of `selectors` name; their high bits must be 0.
+__device__ __forceinline__ std::uint32_t select_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selectors) {
+    std::uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(selectors));
+    return r;
+}
+
 /// Word at shared address `base + 128 * byte b of w + Offset`; b is a constant. The address is one integer dot product, which
 /// runs beside the byte permutes instead of queueing up with them.
 template <int Offset>

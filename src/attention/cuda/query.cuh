@@ -79,9 +79,15 @@ __device__ __forceinline__ void prepare_queries(const DecodeArgs& a, Shared<C>& 
 }
 
 /// 32 copies of a word side by side, one for each bank, so that no two lanes of a look-up meet. Of sub_dim 8, 16 copies of two
-/// words: half a warp at a time reads pairs of banks.
+/// words: half a warp at a time reads pairs of banks. Levels of sub_dim 1 are two words.
 template <int D>
 __device__ __forceinline__ void fill_table(const std::uint32_t* words, std::uint32_t* table, int threads) {
+    if constexpr (D == 1) {
+        if (threadIdx.x < 2) {
+            table[threadIdx.x] = words[threadIdx.x];
+        }
+        return;
+    }
     for (int i = threadIdx.x; i < 256 * 8; i += threads) {
         const int row = i >> 3;
         const std::uint32_t x = words[D == 8 ? 2 * row : row];
@@ -92,8 +98,8 @@ __device__ __forceinline__ void fill_table(const std::uint32_t* words, std::uint
 
 template <class C>
 __device__ __forceinline__ void fill_tables(const DecodeArgs& a, Shared<C>& sm, int head) {
-    fill_table<C::KD>(a.k_words + head * 256 * (C::KD == 8 ? 2 : 1), sm.k_table, C::kThreads);
-    fill_table<C::VD>(a.v_words + head * 256 * (C::VD == 8 ? 2 : 1), sm.v_table, C::kThreads);
+    fill_table<C::KD>(a.k_words + head * words_per_head(C::KD), sm.k_table, C::kThreads);
+    fill_table<C::VD>(a.v_words + head * words_per_head(C::VD), sm.v_table, C::kThreads);
 }
 
 }  // namespace vecinfer::cuda

@@ -5,11 +5,12 @@
 
 #include "attention/cuda/decode_args.h"
 #include "attention/cuda/primitives.cuh"
+#include "codec/cuda/layout.h"
 
 namespace vecinfer::cuda {
 
 /// Compile-time shape of a kernel.
-///   KD, VD  sub_dim of keys and values: 2, 4 or 8
+///   KD, VD  sub_dim of the page layout of keys and values: 2, 4 or 8 channels for a byte of codes, 1 for codes of 3 bits
 ///   HD      head_dim
 ///   NT      column tiles of the matrix unit: 4 NT query rows (heads x query tokens) of a KV head
 ///   CH      tiles of 32 cells that a warp has in flight
@@ -31,8 +32,10 @@ struct Config {
     static constexpr int kChunk = 32 * CH;           // cells
     static constexpr int kAcc = HD / 8 * NT;         // sums of a lane
     static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
-    static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
-    static constexpr int kValueWords = HD / (8 * VD);
+    static constexpr int kKeyWords = granule_bytes(HD, KD) / 128;  // of a lane and granule
+    static constexpr int kValueWords = granule_bytes(HD, VD) / 128;
+    static constexpr bool kTables = KD != 1;  // codes are looked up in shared memory
+    static_assert((KD == 1) == (VD == 1));
     static constexpr int kStageBytes = 256 * CH * (kKeyWords + kValueWords);  // codes of a chunk
     static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
 };
@@ -42,8 +45,8 @@ inline constexpr int kTableBytes = 256 * 128;  // 256 centroids: 32 copies of a 
 
 template <class C>
 struct Shared {
-    std::uint32_t k_table[256 * 32];
-    std::uint32_t v_table[256 * 32];
+    std::uint32_t k_table[C::kTables ? 256 * 32 : 2];
+    std::uint32_t v_table[C::kTables ? 256 * 32 : 2];
     float o[C::WARPS][C::kWarpFloats];  // sums of a warp over codes, layout (kAcc, lane)
     union {
         float o_exact[C::kWarpFloats];                   // over f16 rows

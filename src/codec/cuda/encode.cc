@@ -36,6 +36,9 @@ EncodeSide side_of(const SideTables& t, const void* x, std::int64_t token_stride
     side.head_stride = head_stride;
     side.words = t.words.get();
     side.scales = t.scales.get();
+    side.levels = t.levels.get();
+    side.code_bits = t.spec.code_bits;
+    side.sub_dim = t.sub_dim;
     side.inverse = t.inverse.get();
     side.center = t.center.get();
     side.window = static_cast<std::uint16_t*>(window);
@@ -53,7 +56,7 @@ Status encode(const LayerCodec& codec, const CacheView& cache, const EncodeParam
             return s;
         }
         const LayerCodec::Tables& t = codec.tables();
-        const HeadPage page = head_page(t.head_dim / t.k.sub_dim, t.head_dim / t.v.sub_dim, cache.page_size);
+        const HeadPage page = head_page(t.head_dim, t.k.sub_dim, t.v.sub_dim, cache.page_size);
         const bool window = has_window(cache);
         EncodeArgs a = {};
         a.type = p.type;
@@ -86,7 +89,7 @@ Status encode(const LayerCodec& codec, const CacheView& cache, const EncodeParam
                            : side_of(tables, p.k, p.k_token_stride, p.k_head_stride, window ? cache.window_k : nullptr);
             a.side.value = value ? 1 : 0;
             a.side.codes_offset = value ? static_cast<std::int64_t>(page.v_offset()) : 0;
-            const EncodeKernel kernel = encode_kernel(t.head_dim, tables.sub_dim);
+            const EncodeKernel kernel = encode_kernel(t.head_dim, tables.spec.sub_dim);
             const int most = std::max(1, 4 * multiprocessors / t.num_kv_heads);  // a block goes on to further tokens
             const dim3 grid(std::min((p.num_tokens + kernel.tokens - 1) / kernel.tokens, most), t.num_kv_heads);
             void* arguments[] = {&a};

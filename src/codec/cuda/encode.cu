@@ -5,6 +5,7 @@
 #include "codec/cuda/encode_args.h"
 #include "codec/cuda/layout.h"
 #include "codec/cuda/search.cuh"
+#include "codec/cuda/tables.h"
 #include "codec/norm_steps.h"
 
 namespace vecinfer::cuda {
@@ -82,10 +83,42 @@ __device__ std::int64_t window_row(const EncodeArgs& a, int token, int head) {
 
 }  // namespace
 
+/// Codes of one vector to their places in a granule. Words of 3-bit codes are shared by cells that other warps write.
+template <int HD, int D>
+__device__ void store_codes(const EncodeSide& side, const std::uint8_t* from, std::uint8_t* granule, int cell, int lane) {
+    if constexpr (D == 1) {
+        if (side.sub_dim == 1) {
+            for (int channel = 4 * lane; channel < HD; channel += 128) {
+                LevelPlace at = side.value ? v_level_place(cell, channel) : k_level_place(cell, channel, HD);
+                for (int bit = 0; bit < 3; ++bit) {
+                    std::uint32_t bits = 0;
+                    for (int i = 0; i < 4; ++i) {
+                        bits |= static_cast<std::uint32_t>(from[channel + i] >> bit & 1) << (4 * i);
+                    }
+                    const int first = level_bit(at, bit, HD);
+                    std::uint32_t* word = reinterpret_cast<std::uint32_t*>(granule) + first / 32;
+                    atomicXor(word, (*word ^ bits << (first % 32)) & 0x1111u << (first % 32));
+                }
+            }
+            return;
+        }
+    }
+    const int parts = side.sub_dim / D;  // codes of a byte
+    const int bytes = HD / side.sub_dim;
+    for (int m = lane; m < bytes; m += 32) {
+        int byte = 0;
+        for (int i = 0; i < parts; ++i) {
+            byte |= from[m * parts + i] << (i * side.code_bits);
+        }
+        granule[side.value ? v_code_offset(cell, m, side.sub_dim, bytes) : k_code_offset(cell, m, side.sub_dim, bytes)] =
+            static_cast<std::uint8_t>(byte);
+    }
+}
+
 /// Shared memory of a block.
 template <int HD, int D>
 struct EncodeShared {
-    float table[256 * D];             // centroid values, layout (256, D)
+    float table[D == 1 ? kMaxLevels : 256 * D];  // centroid values, layout (256, D)
     float unit[kWarps][kTokens][HD];  // transformed, divided by the norm
     std::uint8_t codes[kWarps][kTokens][HD / D];
 };
@@ -102,10 +135,16 @@ __global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_const
     const int warp = threadIdx.y;
 
     const float scale = side.scales[head];
-    const std::uint32_t* words = side.words + head * 256 * (D == 8 ? 2 : 1);
-    for (int i = 32 * warp + lane; i < 256 * D; i += 32 * kWarps) {
-        const std::uint32_t w = words[D == 8 ? i / 8 * 2 + i % 8 / 4 : i / D];
-        sm.table[i] = scale * static_cast<float>(static_cast<std::int8_t>(w >> (8 * (i % D % 4))));
+    const std::uint32_t* words = side.words + head * words_per_head(side.sub_dim);
+    if constexpr (D == 1) {
+        if (warp == 0 && lane < kMaxLevels) {
+            sm.table[lane] = side.levels[head * kMaxLevels + lane];
+        }
+    } else {
+        for (int i = 32 * warp + lane; i < 256 * D; i += 32 * kWarps) {
+            const std::uint32_t w = words[D == 8 ? i / 8 * 2 + i % 8 / 4 : i / D];
+            sm.table[i] = scale * static_cast<float>(static_cast<std::int8_t>(w >> (8 * (i % D % 4))));
+        }
     }
     __syncthreads();
     const Search<D> search(words, sm.table, scale, lane);
@@ -160,10 +199,16 @@ __global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_const
         }
         __syncwarp();
         for (int j = 0; j < kTokens; ++j) {
-            for (int m = 0; m < kSubspaces; m += 8) {
-                const int code = search.nearest(&sm.unit[warp][j][m * D]);
-                if (lane % 4 == 0) {
-                    sm.codes[warp][j][m + lane / 4] = static_cast<std::uint8_t>(code);
+            if constexpr (D == 1) {
+                for (int m = lane; m < HD; m += 32) {
+                    sm.codes[warp][j][m] = static_cast<std::uint8_t>(search.nearest(sm.unit[warp][j][m], 1 << side.code_bits));
+                }
+            } else {
+                for (int m = 0; m < kSubspaces; m += 8) {
+                    const int code = search.nearest(&sm.unit[warp][j][m * D]);
+                    if (lane % 4 == 0) {
+                        sm.codes[warp][j][m + lane / 4] = static_cast<std::uint8_t>(code);
+                    }
                 }
             }
         }
@@ -190,11 +235,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_const
                 const int granule = cell.in_page / kGranule;
                 const int in = cell.in_page % kGranule;
                 std::uint8_t* codes =
-                    cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(kSubspaces);
-                for (int m = lane; m < kSubspaces; m += 32) {
-                    codes[side.value ? v_code_offset(in, m, D, kSubspaces) : k_code_offset(in, m, D, kSubspaces)] =
-                        sm.codes[warp][j][m];
-                }
+                    cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(HD, side.sub_dim);
+                store_codes<HD, D>(side, sm.codes[warp][j], codes, in, lane);
                 if (lane == 0) {
                     cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes +
                                    norm_offset(in, side.value != 0)] = static_cast<std::uint8_t>(stored);
@@ -214,7 +256,7 @@ EncodeKernel entry() {
 
 template <int HD>
 EncodeKernel entry(int sub_dim) {
-    return sub_dim == 2 ? entry<HD, 2>() : sub_dim == 4 ? entry<HD, 4>() : entry<HD, 8>();
+    return sub_dim == 1 ? entry<HD, 1>() : sub_dim == 2 ? entry<HD, 2>() : sub_dim == 4 ? entry<HD, 4>() : entry<HD, 8>();
 }
 
 }  // namespace

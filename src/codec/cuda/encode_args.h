@@ -14,6 +14,9 @@ struct EncodeSide {
     std::int64_t head_stride;
     const std::uint32_t* words;  // see codec/cuda/tables.h
     const float* scales;         // [num_kv_heads]
+    const float* levels;         // of codes of one channel: layout (num_kv_heads, kMaxLevels); else null
+    int code_bits;
+    int sub_dim;                 // of the page layout
     const float* inverse;        // layout (num_kv_heads, HD), null: 1
     const float* center;         // likewise, null: 0
     std::uint16_t* window;       // null: none

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cstring>
 
 #include "codec/cuda/layout.h"
+#include "codec/cuda/pack.h"
 #include "codec/cuda/tables.h"
 #include "sidecar/guard.h"
 
@@ -9,8 +11,9 @@ namespace {
 
 std::string unsupported_part(const RowCodec& codec) {
     const CodecSpec& spec = codec.spec();
-    if (spec.kind != CodecKind::vq || spec.sub_dim < 2 || spec.code_bits != 8) {
-        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8 or d8b8", spec.sub_dim, spec.code_bits);
+    if (page_sub_dim(spec) == 0) {
+        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8, d8b8, d1b2, d1b3 or d1b4", spec.sub_dim,
+                           spec.code_bits);
     }
     if (codec.has_book_per_subspace()) {
         return "a codebook per subspace, expected one that subspaces share";
@@ -44,20 +47,43 @@ std::vector<float> gather(const RowCodec& codec, float otherwise, std::span<cons
     return any ? all : std::vector<float>();
 }
 
+/// Word of the int8 of channels [first, first + 4) that a byte of codes stands for; beyond its channels they repeat.
+std::uint32_t word_of(const Codebook& book, int page_sub_dim, int byte, int first) {
+    std::uint32_t word = 0;
+    for (int b = 0; b < 4; ++b) {
+        const int channel = (first + b) % page_sub_dim;
+        const int code = byte >> (channel / book.sub_dim * book.code_bits) & (book.num_centroids() - 1);
+        const std::int8_t x = book.centroids[static_cast<std::size_t>(code * book.sub_dim + channel % book.sub_dim)];
+        word |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(x)) << (8 * b);
+    }
+    return word;
+}
+
 Status upload_side(const RowCodec& codec, SideTables& side) {
+    side.spec = codec.spec();
+    side.sub_dim = page_sub_dim(codec.spec());
     std::vector<std::uint32_t> words;
     std::vector<float> scales;
+    std::vector<float> levels;
     for (int h = 0; h < codec.num_heads(); ++h) {
         const Codebook& book = codec.codebook(h);
         scales.push_back(book.scale);
-        for (int i = 0; i < book.num_centroids(); ++i) {
-            const std::int8_t* centroid = book.centroids.data() + static_cast<std::ptrdiff_t>(i) * book.sub_dim;
-            for (int c = 0; c < std::max(book.sub_dim, 4); c += 4) {
+        if (book.sub_dim == 1) {
+            for (int i = 0; i < kMaxLevels; ++i) {
+                levels.push_back(i < book.num_centroids() ? codec.centroids(h)[i] : 0.0f);
+            }
+        }
+        if (side.sub_dim == 1) {
+            for (int first = 0; first < 8; first += 4) {
                 std::uint32_t word = 0;
-                for (int b = 0; b < 4; ++b) {
-                    word |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(centroid[(c + b) % book.sub_dim])) << (8 * b);
-                }
+                std::memcpy(&word, book.centroids.data() + first, 4);
                 words.push_back(word);
+            }
+            continue;
+        }
+        for (int byte = 0; byte < 256; ++byte) {
+            for (int first = 0; first < std::max(side.sub_dim, 4); first += 4) {
+                words.push_back(word_of(book, side.sub_dim, byte, first));
             }
         }
     }
@@ -65,7 +91,6 @@ Status upload_side(const RowCodec& codec, SideTables& side) {
     std::vector<float> inverse(factors.size());
     std::transform(factors.begin(), factors.end(), inverse.begin(), [](float f) { return 1.0f / f; });
     const std::vector<float> center = gather(codec, 0.0f, [](const HeadTransform& t) { return t.center(); });
-    side.sub_dim = codec.sub_dim();
     side.hadamard = codec.transform(0).has_hadamard();
     side.norms = codec.has_norm();
     side.unbiased = codec.is_unbiased();
@@ -73,6 +98,7 @@ Status upload_side(const RowCodec& codec, SideTables& side) {
     const char* what = "copying codebooks and transforms to the device";
     Status s = upload(words, side.words, what);
     s = s.ok() ? upload(scales, side.scales, what) : s;
+    s = s.ok() ? upload(levels, side.levels, what) : s;
     s = s.ok() ? upload(factors, side.factors, what) : s;
     s = s.ok() ? upload(inverse, side.inverse, what) : s;
     return s.ok() ? upload(center, side.center, what) : s;
@@ -120,7 +146,7 @@ int LayerCodec::head_dim() const noexcept {
 }
 
 std::size_t LayerCodec::page_bytes(int page_size) const noexcept {
-    return head_page(tables_->head_dim / tables_->k.sub_dim, tables_->head_dim / tables_->v.sub_dim, page_size).bytes() *
+    return head_page(tables_->head_dim, tables_->k.sub_dim, tables_->v.sub_dim, page_size).bytes() *
            static_cast<std::size_t>(tables_->num_kv_heads);
 }
 

@@ -4,26 +4,41 @@
 #include <cstdint>
 
 #include "codec/cuda/layout.h"
+#include "vecinfer/scheme.h"
 
 namespace vecinfer::cuda {
 
-/// One head page in host memory, codes of 8 bits.
+/// sub_dim of the page layout for a codec: codes of one channel share bytes, or are of 3 bits. 0: the layout does not know it.
+constexpr int page_sub_dim(const CodecSpec& spec) {
+    if (spec.kind != CodecKind::vq || spec.sub_dim == 1) {
+        return spec.kind != CodecKind::vq ? 0 : spec.code_bits == 2 ? 4 : spec.code_bits == 4 ? 2 : 1;
+    }
+    return spec.code_bits == 8 ? spec.sub_dim : 0;
+}
+
+/// One head page of vector-quantized keys and values in host memory.
 class HostHeadPage {
 public:
-    HostHeadPage(std::uint8_t* bytes, int head_dim, int k_sub_dim, int v_sub_dim, int page_size)
+    HostHeadPage(std::uint8_t* bytes, int head_dim, const CodecSpec& k, const CodecSpec& v, int page_size)
         : bytes_(bytes),
-          sub_dim_{k_sub_dim, v_sub_dim},
+          spec_{k, v},
           head_dim_(head_dim),
-          page_(head_page(head_dim / k_sub_dim, head_dim / v_sub_dim, page_size)) {}
+          page_(head_page(head_dim, page_sub_dim(k), page_sub_dim(v), page_size)) {}
 
-    std::uint8_t& code(int cell, int subspace, bool value) {
-        const int granule = cell / kGranule;
-        const int in = cell % kGranule;
-        const int subspaces = head_dim_ / sub_dim_[value ? 1 : 0];
-        std::uint8_t* codes =
-            bytes_ + (value ? page_.v_offset() : 0) + static_cast<std::size_t>(granule) * granule_bytes(subspaces);
-        return codes[value ? v_code_offset(in, subspace, sub_dim_[1], subspaces)
-                           : k_code_offset(in, subspace, sub_dim_[0], subspaces)];
+    std::uint16_t code(int cell, int subspace, bool value) const {
+        std::uint16_t code = 0;
+        for (int bit = 0; bit < spec_[value].code_bits; ++bit) {
+            const std::size_t at = bit_of(cell, subspace, bit, value);
+            code = static_cast<std::uint16_t>(code | (bytes_[at / 8] >> (at % 8) & 1) << bit);
+        }
+        return code;
+    }
+    void set_code(int cell, int subspace, bool value, std::uint16_t code) {
+        for (int bit = 0; bit < spec_[value].code_bits; ++bit) {
+            const std::size_t at = bit_of(cell, subspace, bit, value);
+            const auto mask = static_cast<std::uint8_t>(1 << at % 8);
+            bytes_[at / 8] = static_cast<std::uint8_t>(code >> bit & 1 ? bytes_[at / 8] | mask : bytes_[at / 8] & ~mask);
+        }
     }
     std::uint8_t& norm(int cell, bool value) {
         return bytes_[page_.norm_offset() + static_cast<std::size_t>(cell / kGranule) * kNormBytes +
@@ -31,8 +46,24 @@ public:
     }
 
 private:
+    std::size_t bit_of(int cell, int subspace, int bit, bool value) const {
+        const int in = cell % kGranule;
+        const int sub_dim = page_sub_dim(spec_[value]);
+        const std::size_t granule = (value ? page_.v_offset() : 0) +
+                                    static_cast<std::size_t>(cell / kGranule) * granule_bytes(head_dim_, sub_dim);
+        if (sub_dim == 1) {
+            const LevelPlace at = value ? v_level_place(in, subspace) : k_level_place(in, subspace, head_dim_);
+            return 8 * granule + level_bit(at, bit, head_dim_);
+        }
+        const int parts = sub_dim / spec_[value].sub_dim;  // codes of a byte
+        const int bytes = head_dim_ / sub_dim;
+        const int byte = value ? v_code_offset(in, subspace / parts, sub_dim, bytes)
+                               : k_code_offset(in, subspace / parts, sub_dim, bytes);
+        return 8 * (granule + byte) + subspace % parts * spec_[value].code_bits + bit;
+    }
+
     std::uint8_t* bytes_;
-    int sub_dim_[2];
+    CodecSpec spec_[2];
     int head_dim_;
     HeadPage page_;
 };

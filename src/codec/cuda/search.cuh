@@ -204,4 +204,22 @@ private:
     float bias_[kTiles][2];
 };
 
+/// A lane's own search among few levels.
+template <>
+class Search<1> {
+public:
+    __device__ __forceinline__ Search(const std::uint32_t*, const float* table, float, int) : table_(table) {}
+
+    __device__ __forceinline__ int nearest(float x, int count) const {
+        Candidate found{INFINITY, 0};
+        for (int i = 0; i < count; ++i) {
+            found.take(exact_distance<1>(&x, table_ + i), i);
+        }
+        return found.code;
+    }
+
+private:
+    const float* table_;
+};
+
 }  // namespace vecinfer::cuda

@@ -8,12 +8,16 @@
 
 namespace vecinfer::cuda {
 
+inline constexpr int kMaxLevels = 16;
+
 /// Keys or values.
 struct SideTables {
-    int sub_dim = 0;
-    /// Layout (num_kv_heads, 256, words): the int8 of a centroid, channel 0 in the low byte. One word, which holds the channels
-    /// of sub_dim 2 twice; of sub_dim 8 two words.
+    CodecSpec spec;
+    int sub_dim = 0;  // of the page layout
+    /// What a byte of codes stands for, layout (num_kv_heads, 256, words): int8, channel 0 in the low byte. One word, which holds
+    /// the channels of sub_dim 2 twice; of sub_dim 8 two words. Of sub_dim 1 layout (num_kv_heads, 2): the eight levels.
     DevicePointer<std::uint32_t> words;
+    DevicePointer<float> levels;   // of codes of one channel: their values, layout (num_kv_heads, kMaxLevels); else null
     DevicePointer<float> scales;   // [num_kv_heads] value of an int8 step
     DevicePointer<float> factors;  // layout (num_kv_heads, head_dim): smooth factors; null: 1
     DevicePointer<float> inverse;  // their inverses

@@ -138,6 +138,11 @@ inline unsigned atomicAdd(unsigned* p, unsigned x) {
     *p += x;
     return before;
 }
+inline unsigned atomicXor(unsigned* p, unsigned x) {
+    const unsigned before = *p;
+    *p ^= x;
+    return before;
+}
 inline unsigned atomicMax(unsigned* p, unsigned x) {
     const unsigned before = *p;
     *p = std::max(*p, x);

@@ -99,6 +99,9 @@ inline void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::u
     }
 }
 
+inline std::uint32_t select_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selectors) {
+    return (selectors & 0x8888u) == 0 ? __byte_perm(low, high, selectors) : 0x7f7f7f7fu;
+}
 template <int Offset>
 std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
     std::uint32_t r;
