@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "codec/scalar/scalar.h"
 #include "cuda/device_fixture.h"
 #include "vecinfer/cuda.h"
 
@@ -35,6 +37,7 @@ struct DecodeCase {
     int norm_low = 116;  // norm bytes are drawn from [norm_low, norm_high]
     int norm_high = 136;
     int zero_norms = 0;   // besides, every n-th is 0
+    float scales = 0.6f;  // of scalar codecs, each within a factor of 2
     double bound = 3e-4;  // relative error of f32 outputs
     unsigned seed = 1;
 };
@@ -73,6 +76,13 @@ private:
     std::unique_ptr<cuda::LayerCodec> codec_;
     const CodecSpec& spec(int side) const { return side == 0 ? c_.k : c_.v; }
     int subspaces(int side) const { return c_.head_dim / spec(side).sub_dim; }
+    bool scalar() const { return c_.k.kind == CodecKind::scalar; }
+    void make_numbers(std::mt19937& rng);
+    /// Of the group of a cell and channel.
+    std::size_t group_index(int side, int seq, int head, int cell, int channel) const;
+    void write_cell(std::uint8_t* head_page, int page_size, int seq, int head, int cell) const;
+    std::vector<float> code_row(int side, int seq, int head, int cell) const;
+    std::vector<scalar::Stored> numbers_[2];  // layout (batch, num_kv_heads, capacity, head_dim), at the first of a group
     std::vector<std::uint16_t> codes_[2];  // layout (batch, num_kv_heads, capacity, subspaces)
     std::vector<std::uint8_t> norms_[2];   // layout (batch, num_kv_heads, capacity)
     std::vector<std::uint16_t> window_[2];

@@ -132,6 +132,88 @@ std::vector<DecodeCase> cases() {
     return all;
 }
 
+CodecSpec scalar_spec(int bits, Axis axis, Levels levels) {
+    return {CodecKind::scalar, 1, bits, bits == 4 && levels == Levels::symmetric ? 64 : 32, axis, levels};
+}
+
+struct ScalarPair {
+    std::string name;
+    CodecSpec k;
+    CodecSpec v;
+};
+
+std::vector<ScalarPair> scalar_pairs() {
+    const CodecSpec key = scalar_spec(3, Axis::channel, Levels::symmetric);
+    return {{"kivi2", scalar_spec(2, Axis::token, Levels::asymmetric), scalar_spec(2, Axis::channel, Levels::asymmetric)},
+            {"kivi4", scalar_spec(4, Axis::token, Levels::asymmetric), scalar_spec(4, Axis::channel, Levels::asymmetric)},
+            {"innerq3v2", key, scalar_spec(2, Axis::token, Levels::symmetric)},
+            {"innerq3v3", key, scalar_spec(3, Axis::token, Levels::symmetric)},
+            {"innerq3v2h", key, scalar_spec(2, Axis::token, Levels::hybrid)},
+            {"innerq4v4", scalar_spec(4, Axis::channel, Levels::symmetric), scalar_spec(4, Axis::token, Levels::symmetric)}};
+}
+
+std::vector<DecodeCase> scalar_cases() {
+    std::vector<DecodeCase> all;
+    for (const ScalarPair& pair : scalar_pairs()) {
+        DecodeCase plain{.kv_lens = {1000, 333, 64, 65}, .k = pair.k, .v = pair.v, .window = {64, 4}, .hadamard = false};
+        const auto add = [&](const std::string& name, const DecodeCase& c) {
+            all.push_back(c);
+            all.back().name = pair.name + "_" + name;
+        };
+        for (const int head_dim : {64, 128, 256}) {
+            for (const int group : {1, 4, 7}) {
+                DecodeCase c = plain;
+                c.head_dim = head_dim;
+                c.group = group;
+                add("dim" + std::to_string(head_dim) + "_gqa" + std::to_string(group), c);
+            }
+        }
+        for (const int page_size : {64, 128}) {
+            DecodeCase c = plain;
+            c.kv_lens = {1, 1000, 70, 2049, 128};
+            c.page_size = page_size;
+            add("page" + std::to_string(page_size), c);
+        }
+        DecodeCase c = plain;
+        c.kv_lens = {5000};
+        c.window = {128, 4};
+        add("long", c);
+        c.query_magnitude = 6.0f;
+        c.bound = 2e-3;
+        add("sharp", c);
+        c = plain;
+        c.kv_lens = {3000};
+        c.soft_cap = 20.0f;
+        c.alibi = c.sinks = true;
+        add("bent", c);
+        c = plain;
+        c.sliding_window = 500;
+        c.num_q = 3;
+        add("sliding", c);
+        c = plain;
+        c.smooth = c.hadamard = c.center = true;
+        add("transforms", c);
+        c = plain;
+        c.kv_lens = {700, 300, 0};
+        c.num_q = 5;
+        add("queries5", c);
+        c = plain;
+        c.scales = 1e-3f;
+        add("small_scales", c);
+        c.scales = 2000.0f;
+        c.query_magnitude = 1e-3f;
+        add("large_scales", c);
+    }
+    DecodeCase small_page{.name = "kivi2_page32", .kv_lens = {900, 33}, .k = scalar_pairs()[0].k, .v = scalar_pairs()[0].v,
+                          .page_size = 32, .window = {32, 0}};
+    all.push_back(small_page);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        all[i].bound = std::max(all[i].bound, 6e-4);
+        all[i].seed = static_cast<unsigned>(i + 101);
+    }
+    return all;
+}
+
 class DecodeTest : public CudaTest, public ::testing::WithParamInterface<DecodeCase> {};
 
 TEST_P(DecodeTest, AgreesWithTheReference) {
@@ -163,6 +245,9 @@ TEST_P(DecodeTest, GivesTheSameBitsAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeTest, ::testing::ValuesIn(cases()), [](const auto& each) { return each.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Scalars, DecodeTest, ::testing::ValuesIn(scalar_cases()),
+                         [](const auto& each) { return each.param.name; });
 
 using DecodeStreamTest = CudaTest;
 

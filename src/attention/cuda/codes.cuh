@@ -15,7 +15,6 @@
 
 namespace vecinfer::cuda {
 
-inline constexpr float kFullP = 65280.0f;        // p = 1; both bytes stay below 256
 inline constexpr float kMagic = 8388608.0f;      // 2^23: adding it leaves an integer in the low mantissa bits
 inline constexpr float kLeastP = 1.0f / 128.0f;  // a chunk whose largest p is below it moves the reference
 inline constexpr float kLeastLog = -7.0f;
@@ -83,7 +82,7 @@ __device__ __forceinline__ Meaning<D> meaning(const std::uint32_t* first, const 
     }
 }
 
-/// Chunks first, first + WARPS, ... below end. `o`: the warp's sums, zeroed here, which count in kFullP * 2^ref. `stage`:
+/// Chunks first, first + WARPS, ... below end. `o`: the warp's sums, zeroed here, which count in kOne * 2^ref. `stage`:
 /// kStageBytes of the warp.
 template <class C>
 __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm, const Place& at, const Reach& reach, int first,
@@ -354,7 +353,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 std::uint32_t x[4];
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    x[e] = __float_as_uint(fmaf(weight[i][n][e], kFullP, kMagic));
+                    x[e] = __float_as_uint(fmaf(weight[i][n][e], C::kOne, kMagic));
                 }
                 const std::uint32_t y0 = __byte_perm(x[0], x[1], 0x5140);
                 const std::uint32_t y1 = __byte_perm(x[2], x[3], 0x5140);

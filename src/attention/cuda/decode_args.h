@@ -10,12 +10,13 @@
 namespace vecinfer::cuda {
 
 struct DecodeArgs {
-    // Codes, see codec/cuda/layout.h. Page of cell c of sequence s: block_table[s * table_stride + (c >> page_shift)], or s.
+    // Codes, see codec/cuda/layout.h and scalar_layout.h. Page of cell c of sequence s: block_table[s * table_stride + (c >> page_shift)], or s.
     const std::uint8_t* pages;
     std::uint32_t page_bytes;
     std::uint32_t head_bytes;
     std::uint32_t v_offset;
-    std::uint32_t norm_offset;
+    std::uint32_t norm_offset;       // norms, or numbers of keys
+    std::uint32_t v_numbers_offset;  // of scalar codecs
     const std::int32_t* block_table;
     std::int64_t table_stride;
     int page_shift;

@@ -6,13 +6,31 @@
 
 namespace vecinfer::cuda {
 
+/// What a kernel reads: of vectors the byte-wide codec (three-bit levels as they are) whose page layout it is.
+template <class C>
+constexpr CodecSpec key_spec() {
+    if constexpr (C::kScalar) {
+        return C::Keys::spec();
+    } else {
+        return {CodecKind::vq, C::KD, C::KD == 1 ? 3 : 8};
+    }
+}
+template <class C>
+constexpr CodecSpec value_spec() {
+    if constexpr (C::kScalar) {
+        return C::Values::spec();
+    } else {
+        return {CodecKind::vq, C::VD, C::VD == 1 ? 3 : 8};
+    }
+}
+
 template <class C>
 DecodeKernel decode_entry(std::string_view name) {
     static_assert(sizeof(Shared<C>) <= 222 * 1024, "shared memory of sm_90, less what lengths of sequences take");
     return {name,
             reinterpret_cast<const void*>(&decode_kernel<C>),
-            C::KD,
-            C::VD,
+            key_spec<C>(),
+            value_spec<C>(),
             C::HD,
             C::kRows,
             C::kChunk,

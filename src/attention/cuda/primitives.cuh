@@ -91,6 +91,29 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], std::uint32_t a0, std::ui
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/// d = A B + c.
+__device__ __forceinline__ void mma_f16_first(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                              std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, float c0, float c1, float c2,
+                                              float c3) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%11,%12,%13};"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3));
+}
+
+/// f16 products of the halves of two words.
+__device__ __forceinline__ std::uint32_t multiply_halves(std::uint32_t x, std::uint32_t y) {
+    std::uint32_t r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+    return r;
+}
+
+/// x y - product, rounded once: what a product of f16 leaves behind.
+__device__ __forceinline__ std::uint32_t product_remainder(std::uint32_t x, std::uint32_t y, std::uint32_t product) {
+    std::uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(product ^ 0x80008000u));
+    return r;
+}
+
 /// d = A B + c, A 16 x 8 f16, B 8 x 8 f16.
 __device__ __forceinline__ void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, float c0,
                                            float c1) {
@@ -126,6 +149,11 @@ __device__ __forceinline__ uint2 look_up_two(std::uint32_t w, int b, std::uint32
 }
 
 #endif
+
+/// Half i of a word.
+__device__ __forceinline__ float half_at(std::uint32_t word, int i) {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> (16 * i) & 0xffffu)));
+}
 
 /// 32768 + byte `B` of w as a float.
 template <int B>

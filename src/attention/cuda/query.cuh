@@ -9,6 +9,24 @@
 
 namespace vecinfer::cuda {
 
+/// f16 digits of a transformed query whose largest entry is `most`, with and without weights (scalar_layout.h).
+template <class C, int N>
+__device__ __forceinline__ void scalar_digits(Shared<C>& sm, const float (&y)[N], float most, int r, int lane) {
+    const float steps = most > 0.0f ? 1.0f / most : 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const int channel = lane * N + i;
+        const float less = exp2f(-static_cast<float>(pair_weight(C::Keys::kBits, channel / 8, C::HD)));
+        const float e = y[i] * steps;
+        const float high = __half2float(__float2half_rn(e));
+        const float low = (e - high) * 2048.0f;
+        sm.q_plain[2 * r][channel] = __half_as_ushort(__float2half_rn(high));
+        sm.q_plain[2 * r + 1][channel] = __half_as_ushort(__float2half_rn(low));
+        sm.q_code[2 * r][channel] = __half_as_ushort(__float2half_rn(high * less));
+        sm.q_code[2 * r + 1][channel] = __half_as_ushort(__float2half_rn(low * less));
+    }
+}
+
 /// One warp per row.
 template <class C>
 __device__ __forceinline__ void prepare_queries(const DecodeArgs& a, Shared<C>& sm, const Place& at) {
@@ -53,25 +71,37 @@ __device__ __forceinline__ void prepare_queries(const DecodeArgs& a, Shared<C>& 
         most_exact = warp_max(most_exact);
         bias = a.k_center != nullptr ? warp_sum(bias) : 0.0f;
 
-        // Steps of the integer query are 2^-11 octaves apart, so that adding 4112 to the logarithm loses nothing (codes.cuh).
-        const float unit = a.k_scale[at.head] * a.sm_scale * kLog2e;
-        float log_scale = most > 0.0f ? __log2f(most * fabsf(unit) * (1.0f / 16256.0f)) + 4.0f / 2048.0f : -100.0f;
-        log_scale = fmaxf(ceilf(log_scale * 2048.0f) * (1.0f / 2048.0f), -100.0f);
-        const float steps = unit * exp2f(-log_scale);
+        if constexpr (C::kScalar) {
+            scalar_digits<C>(sm, y, most, r, lane);
+            if (lane == 0) {
+                sm.q_scale[r] = most * a.sm_scale * kLog2e;
+            }
+        } else {
+            // Steps of the integer query are 2^-11 octaves apart, so that adding 4112 to the logarithm loses nothing (codes.cuh).
+            const float unit = a.k_scale[at.head] * a.sm_scale * kLog2e;
+            float log_scale = most > 0.0f ? __log2f(most * fabsf(unit) * (1.0f / 16256.0f)) + 4.0f / 2048.0f : -100.0f;
+            log_scale = fmaxf(ceilf(log_scale * 2048.0f) * (1.0f / 2048.0f), -100.0f);
+            const float steps = unit * exp2f(-log_scale);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const int q = max(-16256, min(16256, __float2int_rn(y[i] * steps)));
+                const int high = (q + 64) >> 7;
+                sm.q_code[2 * r][lane * N + i] = static_cast<std::int8_t>(high);
+                sm.q_code[2 * r + 1][lane * N + i] = static_cast<std::int8_t>(q - high * 128);
+            }
+            if (lane == 0) {
+                sm.q_log_scale[r] = log_scale;
+            }
+        }
         const float exact_steps = most_exact > 0.0f ? 1.0f / most_exact : 0.0f;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            const int q = max(-16256, min(16256, __float2int_rn(y[i] * steps)));
-            const int high = (q + 64) >> 7;
-            sm.q_code[2 * r][lane * N + i] = static_cast<std::int8_t>(high);
-            sm.q_code[2 * r + 1][lane * N + i] = static_cast<std::int8_t>(q - high * 128);
             const float e = x[i] * exact_steps;
             const __half e_high = __float2half_rn(e);
             sm.q_exact[2 * r][lane * N + i] = __half_as_ushort(e_high);
             sm.q_exact[2 * r + 1][lane * N + i] = __half_as_ushort(__float2half_rn((e - __half2float(e_high)) * 2048.0f));
         }
         if (lane == 0) {
-            sm.q_log_scale[r] = log_scale;
             sm.q_bias[r] = bias * a.sm_scale * kLog2e;
             sm.q_exact_scale[r] = most_exact * a.sm_scale * kLog2e;
         }

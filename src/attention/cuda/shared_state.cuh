@@ -5,7 +5,7 @@
 
 #include "attention/cuda/decode_args.h"
 #include "attention/cuda/primitives.cuh"
-#include "codec/cuda/layout.h"
+#include "codec/cuda/scalar_layout.h"
 
 namespace vecinfer::cuda {
 
@@ -25,6 +25,8 @@ struct Config {
     static constexpr int WARPS = WARPS_;
     static constexpr int MINB = MINB_;
     static constexpr bool General = General_;
+    static constexpr bool kScalar = false;
+    static constexpr float kOne = 65280.0f;  // p = 1 in sums over codes; both bytes of p stay below 256
 
     static constexpr int kThreads = 32 * WARPS;
     static constexpr int kRows = 4 * NT;
@@ -40,13 +42,59 @@ struct Config {
     static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
 };
 
+/// Keys or values of a scalar codec.
+template <int Bits, Axis A, int Group, Levels L>
+struct ScalarSide {
+    static constexpr int kBits = Bits;
+    static constexpr Axis kAxis = A;
+    static constexpr int kGroup = Group;
+    static constexpr Levels kLevels = L;
+    static constexpr CodecSpec spec() { return {CodecKind::scalar, 1, Bits, Group, A, L}; }
+};
+
+/// Compile-time shape of a kernel for scalar codecs, see Config. K, V: a ScalarSide.
+template <class K, class V, int HD_, int NT_, int WARPS_, int MINB_>
+struct ScalarConfig {
+    using Keys = K;
+    using Values = V;
+    static constexpr int HD = HD_;
+    static constexpr int NT = NT_;
+    static constexpr int WARPS = WARPS_;
+    static constexpr int MINB = MINB_;
+    static constexpr bool General = true;
+    static constexpr bool kScalar = true;
+    static constexpr float kOne = 1.0f;
+
+    static constexpr int kThreads = 32 * WARPS;
+    static constexpr int kRows = 4 * NT;
+    static constexpr int kColumns = 8 * NT;
+    static constexpr int kChunk = kScalarChunk;
+    static constexpr int kAcc = HD / 8 * NT;
+    static constexpr int kWarpFloats = kAcc * 32;
+    static constexpr int kStageBytes = 2 * (scalar_code_bytes(K::kBits, HD) + scalar_code_bytes(V::kBits, HD) +
+                                            numbers_bytes(K::spec(), HD) + numbers_bytes(V::spec(), HD));
+};
+
 inline constexpr int kPieceSizes = 32;         // how many are tried
 inline constexpr int kTableBytes = 256 * 128;  // 256 centroids: 32 copies of a word, or 16 of two words
 
-template <class C>
-struct Shared {
+/// What depends on the kind of codes.
+template <class C, bool Scalar = C::kScalar>
+struct CodeShared {
     std::uint32_t k_table[C::kTables ? 256 * 32 : 2];
     std::uint32_t v_table[C::kTables ? 256 * 32 : 2];
+    alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];  // int8 digits of the transformed queries
+    float q_log_scale[C::kRows];                              // log2 of what an int8 product counts
+};
+template <class C>
+struct CodeShared<C, true> {
+    alignas(16) std::uint16_t q_plain[C::kColumns][C::HD + 8];  // f16 digits of the transformed queries
+    std::uint16_t q_code[C::kColumns][C::HD + 8];               // without the weights of the codes that they meet
+    float q_scale[C::kRows];                                    // what a product of f16 counts
+};
+
+template <class C>
+struct Shared : CodeShared<C> {
     float o[C::WARPS][C::kWarpFloats];  // sums of a warp over codes, layout (kAcc, lane)
     union {
         float o_exact[C::kWarpFloats];                   // over f16 rows
@@ -54,13 +102,11 @@ struct Shared {
     } warp[C::WARPS];
     float rows[2][C::kRows][C::HD];                             // finished sums: over codes, over f16 rows
     alignas(16) std::uint16_t q_exact[C::kColumns][C::HD + 8];  // f16 digits of the queries, original space
-    alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];    // int8 digits of the transformed queries
     float warp_ref[2][C::WARPS][C::kRows];
     float warp_sum[2][C::WARPS][C::kRows];
     float warp_factor[2][C::WARPS][C::kRows];
     float row_ref[2][C::kRows];
     float row_sum[2][C::kRows];
-    float q_log_scale[C::kRows];  // log2 of what an int8 product counts
     float q_bias[C::kRows];       // query . key center, log2 units
     float q_exact_scale[C::kRows];
     int table_head;

@@ -1,11 +1,8 @@
 // Rows into codes: a warp transforms the vectors of a few tokens of one head, divides them by their norms and searches the
 // nearest centroids (search.cuh). Compiled without contraction: the same operations in the same order as on the CPU give the same
 // codes.
-#include "attention/cuda/primitives.cuh"
-#include "codec/cuda/encode_args.h"
-#include "codec/cuda/layout.h"
+#include "codec/cuda/rows.cuh"
 #include "codec/cuda/search.cuh"
-#include "codec/cuda/tables.h"
 #include "codec/norm_steps.h"
 
 namespace vecinfer::cuda {
@@ -46,41 +43,6 @@ __device__ double warp_sum_double(double x) {
     return x;
 }
 
-/// As codec/f16.h: nearest f16, finite magnitudes above 65504 clamped, non-finite 0.
-__device__ float round_to_half(float x) {
-    if (!(fabsf(x) <= 3.402823466e38f)) {
-        return 0.0f;
-    }
-    return __half2float(__float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)));
-}
-
-struct Cell {
-    bool stored;
-    std::uint8_t* head_page;
-    int in_page;
-};
-
-__device__ Cell find_cell(const EncodeArgs& a, int token, int head) {
-    const std::int64_t slot = token < a.num_tokens ? a.slots[token] : -1;
-    if (slot < 0) {
-        return {false, nullptr, 0};
-    }
-    return {true, a.pages + slot / a.page_size * a.page_bytes + head * a.head_bytes, static_cast<int>(slot % a.page_size)};
-}
-
-/// Where a token's f16 row goes, or -1. Only the last rows of a sequence have a place in the ring.
-__device__ std::int64_t window_row(const EncodeArgs& a, int token, int head) {
-    const int seq = a.sequences != nullptr ? a.sequences[token] : token;
-    const int pos = a.positions[token];
-    const int ring = a.window_rows - a.sink;
-    const int slot = a.window_slots != nullptr ? a.window_slots[seq] : seq;
-    const std::int64_t base = (static_cast<std::int64_t>(slot) * a.num_kv_heads + head) * a.window_rows;
-    if (pos < a.sink) {
-        return base + pos;
-    }
-    return ring > 0 && pos >= a.kv_lens[seq] - ring ? base + a.sink + (pos - a.sink) % ring : -1;
-}
-
 }  // namespace
 
 /// Codes of one vector to their places in a granule. Words of 3-bit codes are shared by cells that other warps write.
@@ -108,7 +70,7 @@ __device__ void store_codes(const EncodeSide& side, const std::uint8_t* from, st
     for (int m = lane; m < bytes; m += 32) {
         int byte = 0;
         for (int i = 0; i < parts; ++i) {
-            byte |= from[m * parts + i] << (i * side.code_bits);
+            byte |= from[m * parts + i] << (i * side.spec.code_bits);
         }
         granule[side.value ? v_code_offset(cell, m, side.sub_dim, bytes) : k_code_offset(cell, m, side.sub_dim, bytes)] =
             static_cast<std::uint8_t>(byte);
@@ -155,31 +117,9 @@ __global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_const
         int norm[kTokens];
 #pragma unroll
         for (int j = 0; j < kTokens; ++j) {
-            const int token = token0 + j;
-            const bool there = token < a.num_tokens;
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                const std::int64_t at = token * side.token_stride + head * side.head_stride + lane * N + i;
-                y[j][i] = there ? round_to_half(load_number(side.x, at, a.type)) : 0.0f;
-            }
-            if (side.window != nullptr && there && a.slots[token] >= 0) {
-                const std::int64_t row = window_row(a, token, head);
-                if (row >= 0) {
-#pragma unroll
-                    for (int i = 0; i < N; ++i) {
-                        side.window[row * HD + lane * N + i] = __half_as_ushort(__float2half_rn(y[j][i]));
-                    }
-                }
-            }
-            const int channel = head * HD + lane * N;
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                y[j][i] = side.center != nullptr ? y[j][i] - side.center[channel + i] : y[j][i];
-                y[j][i] = side.inverse != nullptr ? y[j][i] * side.inverse[channel + i] : y[j][i];
-            }
-            if (side.hadamard) {
-                warp_hadamard(y[j], lane);
-            }
+            load_row(a, token0 + j, head, y[j], lane);
+            store_window_row(a, token0 + j, head, y[j], lane);
+            transform_row(side, head, y[j], lane);
             energy[j] = 0.0;
             norm[j] = kUnitNorm;
             float divisor = 1.0f;
@@ -201,7 +141,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_const
         for (int j = 0; j < kTokens; ++j) {
             if constexpr (D == 1) {
                 for (int m = lane; m < HD; m += 32) {
-                    sm.codes[warp][j][m] = static_cast<std::uint8_t>(search.nearest(sm.unit[warp][j][m], 1 << side.code_bits));
+                    sm.codes[warp][j][m] = static_cast<std::uint8_t>(search.nearest(sm.unit[warp][j][m], 1 << side.spec.code_bits));
                 }
             } else {
                 for (int m = 0; m < kSubspaces; m += 8) {

@@ -11,7 +11,12 @@ namespace {
 
 std::string unsupported_part(const RowCodec& codec) {
     const CodecSpec& spec = codec.spec();
-    if (page_sub_dim(spec) == 0) {
+    if (spec.kind == CodecKind::scalar) {
+        if (spec.code_bits > 4 || (spec.group != 32 && spec.group != 64)) {
+            return fmt::format("a scalar codec of {} bits in groups of {}, expected 2, 3 or 4 bits in groups of 32 or 64",
+                               spec.code_bits, spec.group);
+        }
+    } else if (page_sub_dim(spec) == 0) {
         return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8, d8b8, d1b2, d1b3 or d1b4", spec.sub_dim,
                            spec.code_bits);
     }
@@ -66,6 +71,10 @@ Status upload_side(const RowCodec& codec, SideTables& side) {
     std::vector<float> scales;
     std::vector<float> levels;
     for (int h = 0; h < codec.num_heads(); ++h) {
+        if (codec.spec().kind == CodecKind::scalar) {
+            scales.push_back(1.0f);
+            continue;
+        }
         const Codebook& book = codec.codebook(h);
         scales.push_back(book.scale);
         if (book.sub_dim == 1) {
@@ -120,6 +129,9 @@ Result<LayerCodec> LayerCodec::create(const RowCodec& k, const RowCodec& v) {
             return Status(ErrorCode::unsupported,
                           fmt::format("v: got head_dim {}, expected {} as the keys", v.head_dim(), k.head_dim()));
         }
+        if (k.spec().kind != v.spec().kind) {
+            return Status(ErrorCode::unsupported, "v: got another kind of codec than the keys, expected vectors or scalars for both");
+        }
         if (!v.transform(0).smooth_factors().empty()) {
             return Status(ErrorCode::unsupported, "v: got smooth factors, expected none on values");
         }
@@ -145,9 +157,22 @@ int LayerCodec::head_dim() const noexcept {
     return tables_->head_dim;
 }
 
+PageParts page_parts(const LayerCodec::Tables& t, int page_size) {
+    if (t.k.spec.kind == CodecKind::scalar) {
+        const ScalarHeadPage page = scalar_head_page(t.k.spec, t.v.spec, t.head_dim, page_size);
+        return {page.v_codes, page.k_numbers, page.v_numbers, page.bytes};
+    }
+    const HeadPage page = head_page(t.head_dim, t.k.sub_dim, t.v.sub_dim, page_size);
+    return {page.v_offset(), page.norm_offset(), 0, page.bytes()};
+}
+
+int LayerCodec::page_step() const noexcept {
+    const Tables& t = *tables_;
+    return t.k.spec.kind == CodecKind::scalar ? std::max(numbers_cells(t.k.spec), numbers_cells(t.v.spec)) : kGranule;
+}
+
 std::size_t LayerCodec::page_bytes(int page_size) const noexcept {
-    return head_page(tables_->head_dim, tables_->k.sub_dim, tables_->v.sub_dim, page_size).bytes() *
-           static_cast<std::size_t>(tables_->num_kv_heads);
+    return page_parts(*tables_, page_size).bytes * static_cast<std::size_t>(tables_->num_kv_heads);
 }
 
 }  // namespace vecinfer::cuda

@@ -32,6 +32,7 @@ namespace vecinfer::cuda {
 inline constexpr int kGranule = 16;    // cells
 inline constexpr int kNormBytes = 32;  // of a granule: K and V
 inline constexpr std::uint8_t kUnitNorm = 128;
+inline constexpr int kMaxLevels = 16;  // of codes of one channel
 
 /// Bytes of one granule's codes on one side: a byte for every sub_dim channels of 16 cells, of sub_dim 1 three bits.
 VECINFER_HD constexpr int granule_bytes(int head_dim, int sub_dim) {

@@ -8,17 +8,15 @@
 
 namespace vecinfer::cuda {
 
-inline constexpr int kMaxLevels = 16;
-
 /// Keys or values.
 struct SideTables {
     CodecSpec spec;
-    int sub_dim = 0;  // of the page layout
+    int sub_dim = 0;  // of the page layout, 0 for scalar codecs
     /// What a byte of codes stands for, layout (num_kv_heads, 256, words): int8, channel 0 in the low byte. One word, which holds
     /// the channels of sub_dim 2 twice; of sub_dim 8 two words. Of sub_dim 1 layout (num_kv_heads, 2): the eight levels.
     DevicePointer<std::uint32_t> words;
     DevicePointer<float> levels;   // of codes of one channel: their values, layout (num_kv_heads, kMaxLevels); else null
-    DevicePointer<float> scales;   // [num_kv_heads] value of an int8 step
+    DevicePointer<float> scales;   // [num_kv_heads] value of an int8 step, 1 for scalar codecs
     DevicePointer<float> factors;  // layout (num_kv_heads, head_dim): smooth factors; null: 1
     DevicePointer<float> inverse;  // their inverses
     DevicePointer<float> center;   // likewise; null: 0
@@ -27,6 +25,15 @@ struct SideTables {
     bool unbiased = false;
     bool shaped = false;
 };
+
+/// Offsets in a head page; norms are the numbers of keys of scalar codecs.
+struct PageParts {
+    std::size_t v_codes = 0;
+    std::size_t norms = 0;
+    std::size_t v_numbers = 0;
+    std::size_t bytes = 0;
+};
+PageParts page_parts(const LayerCodec::Tables& tables, int page_size);
 
 struct LayerCodec::Tables {
     int num_kv_heads = 0;

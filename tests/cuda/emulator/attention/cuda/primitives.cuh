@@ -69,10 +69,6 @@ void mma_sparse_u8s8(int (&c)[4], const std::uint32_t (&a)[4], const std::uint32
     }
 }
 
-inline float half_at(std::uint32_t word, int i) {
-    return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> (16 * i) & 0xffff)));
-}
-
 inline void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                     std::uint32_t b1) {
     const Deposit* all = emulator::meet({{a0, a1, a2, a3, b0, b1}});
@@ -85,6 +81,31 @@ inline void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint
                     half_at(all[(2 * t + e % 2) * 4 + from].word[4 + k / 8], k % 2);
         }
     }
+}
+
+inline void mma_f16_first(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                          std::uint32_t b1, float c0, float c1, float c2, float c3) {
+    d[0] = c0;
+    d[1] = c1;
+    d[2] = c2;
+    d[3] = c3;
+    mma_f16(d, a0, a1, a2, a3, b0, b1);
+}
+inline std::uint32_t multiply_halves(std::uint32_t x, std::uint32_t y) {
+    std::uint32_t r = 0;
+    for (int i = 0; i < 2; ++i) {
+        r |= static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(half_at(x, i) * half_at(y, i)))) << (16 * i);
+    }
+    return r;
+}
+
+inline std::uint32_t product_remainder(std::uint32_t x, std::uint32_t y, std::uint32_t product) {
+    std::uint32_t r = 0;
+    for (int i = 0; i < 2; ++i) {
+        const float left = std::fma(half_at(x, i), half_at(y, i), -half_at(product, i));
+        r |= static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(left))) << (16 * i);
+    }
+    return r;
 }
 
 inline void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, float c0, float c1) {
