@@ -144,9 +144,9 @@ std::vector<DecodeShape> shapes(const std::string& which) {
         out.push_back({.batch = 8, .context = 65536, .num_q = 4});
         out.push_back({.batch = 8, .context = 65536, .recent = 0, .sink = 0});
         for (const int context : {65536, 196608}) {
-            for (const char* scheme : {"vecinfer:k4v4", "vecinfer:k4v2", "vecinfer:k1v1", "rotated:k2v2", "rotated:k3v3",
-                                       "rotated:k4v4", "kivi:k2v2", "kivi:k4v4", "innerq:k3v2", "innerq:k3v2h", "innerq:k3v3",
-                                       "innerq:k4v4"}) {
+            for (const char* scheme :
+                 {"vecinfer:k4v4", "vecinfer:k4v2", "vecinfer:k1v1", "rotated:k2v2", "rotated:k3v3", "rotated:k4v4", "kivi:k2v2",
+                  "kivi:k4v4", "innerq:k3v2", "innerq:k3v2h", "innerq:k3v3", "innerq:k4v4"}) {
                 out.push_back({.batch = 8, .context = context, .scheme = scheme});
             }
         }
@@ -158,8 +158,9 @@ std::vector<const cuda::DecodeKernel*> variants_of(const DecodeShape& s, const c
     std::vector<const cuda::DecodeKernel*> found;
     for (const std::span<const cuda::DecodeKernel> table : {decode_variants(), decode_variants_other()}) {
         for (const cuda::DecodeKernel& v : table) {
-            if (v.head_dim == s.head_dim && v.k == cuda::page_spec(codec.tables().k.spec) && v.v == cuda::page_spec(codec.tables().v.spec) &&
-                s.num_qo_heads / s.num_kv_heads * s.num_q <= v.rows && (v.general || s.page_size == 0 || s.page_size >= 64)) {
+            if (v.head_dim == s.head_dim && v.k == cuda::page_spec(codec.tables().k.spec) &&
+                v.v == cuda::page_spec(codec.tables().v.spec) && s.num_qo_heads / s.num_kv_heads * s.num_q <= v.rows &&
+                (v.general || s.page_size == 0 || s.page_size >= 64)) {
                 found.push_back(&v);
             }
         }
@@ -229,17 +230,19 @@ int run(int argc, char** argv) {
         const DecodeCaseData data(s);
         const auto report = [&](const std::string& kernel, const Times& t) {
             rows.push_back(row(s, kernel, data, t, limit));
-            fmt::print("{:3} x {:6} {}/{}x{} q{} page {:3} {:13} {:26} {:.4f} ms [{:.4f} {:.4f}] graph {:.4f} ms {:.3f} TB/s {:.0f}%\n",
-                       s.batch, s.context, s.num_qo_heads, s.num_kv_heads, s.head_dim, s.num_q, s.page_size, s.scheme, kernel, t.median,
-                       t.low, t.high, t.graph, static_cast<double>(data.bytes()) / t.graph * 1e-9,
-                       rows.back()["fraction_of_streaming"].get<double>() * 100);
+            fmt::print(
+                "{:3} x {:6} {}/{}x{} q{} page {:3} {:13} {:26} {:.4f} ms [{:.4f} {:.4f}] graph {:.4f} ms {:.3f} TB/s {:.0f}%\n",
+                s.batch, s.context, s.num_qo_heads, s.num_kv_heads, s.head_dim, s.num_q, s.page_size, s.scheme, kernel, t.median,
+                t.low, t.high, t.graph, static_cast<double>(data.bytes()) / t.graph * 1e-9,
+                rows.back()["fraction_of_streaming"].get<double>() * 100);
             std::fflush(stdout);
         };
         report(data.kernel(), measure(repeats, data.copies(), stream, [&](int i) { data.launch(i % data.copies(), stream); }));
         data.launch(0, stream);
         check(cudaStreamSynchronize(stream), "launch");
         const std::vector<std::uint16_t> expected = data.output();
-        for (const cuda::DecodeKernel* v : with_variants ? variants_of(s, data.codec()) : std::vector<const cuda::DecodeKernel*>()) {
+        for (const cuda::DecodeKernel* v :
+             with_variants ? variants_of(s, data.codec()) : std::vector<const cuda::DecodeKernel*>()) {
             const int blocks = blocks_of(*v, device);
             const Times t =
                 measure(repeats, data.copies(), stream, [&](int i) { data.launch(*v, blocks, i % data.copies(), stream); });
@@ -266,8 +269,8 @@ int run(int argc, char** argv) {
                              {"p10_ms", t.low},
                              {"p90_ms", t.high},
                              {"graph_ms", t.graph}});
-        fmt::print("encode {} tokens {}x{} {}: {:.3f} ms [{:.3f} {:.3f}]\n", data.num_tokens(), s.num_kv_heads, s.head_dim, scheme,
-                   t.median, t.low, t.high);
+        fmt::print("encode {} tokens {}x{} {}: {:.3f} ms [{:.3f} {:.3f}]\n", data.num_tokens(), s.num_kv_heads, s.head_dim,
+                   scheme, t.median, t.low, t.high);
     }
     save();
     return 0;

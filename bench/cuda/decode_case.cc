@@ -25,8 +25,7 @@ RowCodec make_codec(const DecodeShape& s, bool value) {
     std::vector<HeadTransform> transforms;
     std::vector<Codebook> books;
     for (int h = 0; h < s.num_kv_heads; ++h) {
-        Result<HeadTransform> t =
-            HeadTransform::create(s.head_dim, value ? scheme->value_transform : scheme->key_transform, {});
+        Result<HeadTransform> t = HeadTransform::create(s.head_dim, value ? scheme->value_transform : scheme->key_transform, {});
         check(t.status());
         transforms.push_back(std::move(t).value());
         if (spec.kind == CodecKind::vq) {

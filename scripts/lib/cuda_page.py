@@ -44,7 +44,7 @@ def page(data):
         if tuple(line[:6]) not in seen:
             seen.add(tuple(line[:6]))
             rows.append(line)
-    encode = [[str(e["sub_dim"]), f"{e['tokens']}", f"{e['num_kv_heads']} x {e['head_dim']}", f"{e['median_ms']:.2f}"]
+    encode = [[e["scheme"] if "scheme" in e else f"d{e['sub_dim']}b8", f"{e['tokens']}", f"{e['num_kv_heads']} x {e['head_dim']}", f"{e['median_ms']:.2f}"]
               for e in bench["encode"]]
     return "\n".join([
         "# Decode attention on a GPU\n", "Written by `scripts/lib/cuda_page.py` from what `scripts/bench-cuda` measured; do not edit.\n",
@@ -55,7 +55,7 @@ def page(data):
         table(["batch x context", "heads", "bits", "page", "query tokens", "kernel", "f16, us", "us", "ratio", "TB/s", "of streaming"],
               rows),
         "![Ratio to f16 attention against context](pictures/cuda.svg)\n", "## Encoding keys and values of one layer\n",
-        table(["sub_dim", "tokens", "heads", "ms"], encode)])
+        table(["codec", "tokens", "heads", "ms"], encode)])
 
 
 def picture(data, path):

@@ -96,7 +96,8 @@ TEST(LayerCodecTest, SaysWhatItDoesNotKnow) {
         EXPECT_EQ(made.status().code(), ErrorCode::unsupported);
         return made.status().message();
     };
-    EXPECT_EQ(message(wide, plain), "k: got a codec with sub_dim 4 and code_bits 12, expected d2b8, d4b8, d8b8, d1b2, d1b3 or d1b4");
+    EXPECT_EQ(message(wide, plain),
+              "k: got a codec with sub_dim 4 and code_bits 12, expected d2b8, d4b8, d8b8, d1b2, d1b3 or d1b4");
     EXPECT_EQ(message(plain, odd), "v: got head_dim 96, expected 64, 128 or 256");
     EXPECT_EQ(message(product, plain), "k: got a codebook per subspace, expected one that subspaces share");
 }

@@ -162,8 +162,10 @@ void DecodeProblem::make_numbers(std::mt19937& rng) {
                     for (int channel = 0; channel < c_.head_dim; ++channel) {
                         const scalar::Stored stored = numbers_[side][group_index(side, seq, head, cell, channel)];
                         const std::size_t at =
-                            ((static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * capacity() + cell) * c_.head_dim + channel;
-                        codes_[side][at] = static_cast<std::uint16_t>(codes_[side][at] % (scalar::range(own, stored).max_code + 1));
+                            ((static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * capacity() + cell) * c_.head_dim +
+                            channel;
+                        codes_[side][at] =
+                            static_cast<std::uint16_t>(codes_[side][at] % (scalar::range(own, stored).max_code + 1));
                     }
                 }
             }

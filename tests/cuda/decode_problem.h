@@ -83,8 +83,8 @@ private:
     void write_cell(std::uint8_t* head_page, int page_size, int seq, int head, int cell) const;
     std::vector<float> code_row(int side, int seq, int head, int cell) const;
     std::vector<scalar::Stored> numbers_[2];  // layout (batch, num_kv_heads, capacity, head_dim), at the first of a group
-    std::vector<std::uint16_t> codes_[2];  // layout (batch, num_kv_heads, capacity, subspaces)
-    std::vector<std::uint8_t> norms_[2];   // layout (batch, num_kv_heads, capacity)
+    std::vector<std::uint16_t> codes_[2];     // layout (batch, num_kv_heads, capacity, subspaces)
+    std::vector<std::uint8_t> norms_[2];      // layout (batch, num_kv_heads, capacity)
     std::vector<std::uint16_t> window_[2];
     std::vector<float> q_;  // as the device reads it
     std::vector<float> slopes_;

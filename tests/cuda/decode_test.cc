@@ -204,8 +204,12 @@ std::vector<DecodeCase> scalar_cases() {
         c.query_magnitude = 1e-3f;
         add("large_scales", c);
     }
-    DecodeCase small_page{.name = "kivi2_page32", .kv_lens = {900, 33}, .k = scalar_pairs()[0].k, .v = scalar_pairs()[0].v,
-                          .page_size = 32, .window = {32, 0}};
+    DecodeCase small_page{.name = "kivi2_page32",
+                          .kv_lens = {900, 33},
+                          .k = scalar_pairs()[0].k,
+                          .v = scalar_pairs()[0].v,
+                          .page_size = 32,
+                          .window = {32, 0}};
     all.push_back(small_page);
     for (std::size_t i = 0; i < all.size(); ++i) {
         all[i].bound = std::max(all[i].bound, 6e-4);

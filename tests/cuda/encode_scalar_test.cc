@@ -67,7 +67,8 @@ std::vector<ScalarEncodeCase> cases() {
         all.push_back(c);
     }
     all.push_back({.name = "innerq_steps", .k = innerq_key, .v = innerq_value, .calls = one_by_one});
-    all.push_back({.name = "transforms", .k = innerq_key, .v = innerq_value, .key = {.smooth = true, .hadamard = true, .center = true}});
+    all.push_back(
+        {.name = "transforms", .k = innerq_key, .v = innerq_value, .key = {.smooth = true, .hadamard = true, .center = true}});
     all.push_back({.name = "zeros", .k = kivi_key, .v = innerq_value, .magnitude = 0.0f});
     all.push_back({.name = "huge", .k = kivi_key, .v = kivi_value, .magnitude = 3e4f});
     all.push_back({.name = "tiny", .k = innerq_key, .v = innerq_value, .magnitude = 1e-6f});
@@ -227,13 +228,14 @@ TEST_P(ScalarEncodeTest, GivesTheCodesOfTheHost) {
     EXPECT_GT(compared, kSequences * kHeads * c.head_dim * 64);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, ScalarEncodeTest, ::testing::ValuesIn(cases()), [](const auto& each) { return each.param.name; });
+INSTANTIATE_TEST_SUITE_P(Shapes, ScalarEncodeTest, ::testing::ValuesIn(cases()),
+                         [](const auto& each) { return each.param.name; });
 
 using ScalarCacheTest = CudaTest;
 
 TEST_F(ScalarCacheTest, NeedsAWindowForIncompleteGroups) {
-    const ScalarEncodeCase c{.name = "", .k = spec(2, Axis::token, 32, Levels::asymmetric),
-                             .v = spec(2, Axis::channel, 32, Levels::asymmetric)};
+    const ScalarEncodeCase c{
+        .name = "", .k = spec(2, Axis::token, 32, Levels::asymmetric), .v = spec(2, Axis::channel, 32, Levels::asymmetric)};
     const RowCodec codecs[2] = {make_codec(c, false, 1), make_codec(c, true, 1)};
     const Result<cuda::LayerCodec> codec = cuda::LayerCodec::create(codecs[0], codecs[1]);
     ASSERT_TRUE(codec.ok()) << codec.status().message();

@@ -97,8 +97,7 @@ RowCodec make_codec(const EncodeCase& c, const TransformSpec& transform, const C
         transforms.push_back(std::move(t).value());
         books.push_back(random_codebook(spec.sub_dim, spec.code_bits, seed + h));
     }
-    Result<RowCodec> codec =
-        RowCodec::create(spec, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
+    Result<RowCodec> codec = RowCodec::create(spec, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }

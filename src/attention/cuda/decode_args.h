@@ -10,7 +10,8 @@
 namespace vecinfer::cuda {
 
 struct DecodeArgs {
-    // Codes, see codec/cuda/layout.h and scalar_layout.h. Page of cell c of sequence s: block_table[s * table_stride + (c >> page_shift)], or s.
+    // Codes, see codec/cuda/layout.h and scalar_layout.h. Page of cell c of sequence s: block_table[s * table_stride + (c >>
+    // page_shift)], or s.
     const std::uint8_t* pages;
     std::uint32_t page_bytes;
     std::uint32_t head_bytes;

@@ -51,9 +51,9 @@ EncodeSide side_of(const SideTables& t, const void* x, std::int64_t token_stride
 Status launch(const EncodeKernel& kernel, EncodeArgs& a, int multiprocessors, Stream stream) {
     const int most = std::max(1, 4 * multiprocessors / a.num_kv_heads);  // a block goes on to further tokens
     const dim3 grid(std::min((a.num_tokens + kernel.tokens - 1) / kernel.tokens, most), a.num_kv_heads);
-    Status s = cuda_status(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                static_cast<int>(kernel.shared_bytes)),
-                           "encode");
+    Status s = cuda_status(
+        cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kernel.shared_bytes)),
+        "encode");
     void* arguments[] = {&a};
     return s.ok() ? cuda_status(cudaLaunchKernel(kernel.function, grid, dim3(32, kernel.warps), arguments, kernel.shared_bytes,
                                                  static_cast<cudaStream_t>(stream)),

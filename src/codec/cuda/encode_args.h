@@ -12,17 +12,17 @@ struct EncodeSide {
     const void* x;
     std::int64_t token_stride;
     std::int64_t head_stride;
-    const std::uint32_t* words;  // see codec/cuda/tables.h
-    const float* scales;         // [num_kv_heads]
-    const float* levels;         // of codes of one channel: layout (num_kv_heads, kMaxLevels); else null
-    int sub_dim;                 // of the page layout
-    const float* inverse;        // layout (num_kv_heads, HD), null: 1
-    const float* center;         // likewise, null: 0
-    std::uint16_t* window;       // null: none
-    std::int64_t codes_offset;   // in a head page
+    const std::uint32_t* words;   // see codec/cuda/tables.h
+    const float* scales;          // [num_kv_heads]
+    const float* levels;          // of codes of one channel: layout (num_kv_heads, kMaxLevels); else null
+    int sub_dim;                  // of the page layout
+    const float* inverse;         // layout (num_kv_heads, HD), null: 1
+    const float* center;          // likewise, null: 0
+    std::uint16_t* window;        // null: none
+    std::int64_t codes_offset;    // in a head page
     std::int64_t numbers_offset;  // of scalar codecs
     CodecSpec spec;
-    int value;                   // 1: values
+    int value;  // 1: values
     int hadamard;
     int norms;
     int unbiased;
@@ -57,8 +57,8 @@ struct EncodeKernel {
 };
 EncodeKernel encode_kernel(int head_dim, int sub_dim);
 
-/// Of scalar codecs; a block takes 32 tokens, of codecs that group tokens the groups that end there. The latter read earlier rows of
-/// a group from the window, so rows enter the window afterwards: window_kernel.
+/// Of scalar codecs; a block takes 32 tokens, of codecs that group tokens the groups that end there. The latter read earlier rows
+/// of a group from the window, so rows enter the window afterwards: window_kernel.
 EncodeKernel scalar_encode_kernel(const CodecSpec& spec, int head_dim);
 EncodeKernel window_kernel(int head_dim);
 

@@ -17,8 +17,8 @@ std::string unsupported_part(const RowCodec& codec) {
                                spec.code_bits, spec.group);
         }
     } else if (page_sub_dim(spec) == 0) {
-        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8, d8b8, d1b2, d1b3 or d1b4", spec.sub_dim,
-                           spec.code_bits);
+        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8, d8b8, d1b2, d1b3 or d1b4",
+                           spec.sub_dim, spec.code_bits);
     }
     if (codec.has_book_per_subspace()) {
         return "a codebook per subspace, expected one that subspaces share";
@@ -130,7 +130,8 @@ Result<LayerCodec> LayerCodec::create(const RowCodec& k, const RowCodec& v) {
                           fmt::format("v: got head_dim {}, expected {} as the keys", v.head_dim(), k.head_dim()));
         }
         if (k.spec().kind != v.spec().kind) {
-            return Status(ErrorCode::unsupported, "v: got another kind of codec than the keys, expected vectors or scalars for both");
+            return Status(ErrorCode::unsupported,
+                          "v: got another kind of codec than the keys, expected vectors or scalars for both");
         }
         if (!v.transform(0).smooth_factors().empty()) {
             return Status(ErrorCode::unsupported, "v: got smooth factors, expected none on values");

@@ -10,8 +10,8 @@
 //   V codes   a unit is a subspace, of sub_dim 2 two neighbouring ones. Lane (g, t) has the units congruent to g modulo 8 and of
 //             each subspace the cells b, b + 4, b + 1, b + 5 with b = 8 (t & 1) + (t & 2): those that it needs for the B
 //             fragments of mma.sp.m16n8k64 when the A fragments hold the probabilities as the key product leaves them
-//             Codes of one channel: four of 2 bits or two of 4 bits make the byte of sub_dim 4 or 2, low bits first; codes of 3 bits
-//             are sub_dim 1, see level_bit
+//             Codes of one channel: four of 2 bits or two of 4 bits make the byte of sub_dim 4 or 2, low bits first; codes of 3
+//             bits are sub_dim 1, see level_bit
 //   norms     word g: norm bytes (codec.h: encode_norm) of K cell g, K cell g + 8, V cell g, V cell g + 8
 //
 // A contiguous cache has one page per sequence. A page without norms does not exist: a codec without norms stores 128, which

@@ -57,16 +57,16 @@ private:
     std::size_t bit_of(int cell, int subspace, int bit, bool value) const {
         const int in = cell % kGranule;
         const int sub_dim = page_sub_dim(spec_[value]);
-        const std::size_t granule = (value ? page_.v_offset() : 0) +
-                                    static_cast<std::size_t>(cell / kGranule) * granule_bytes(head_dim_, sub_dim);
+        const std::size_t granule =
+            (value ? page_.v_offset() : 0) + static_cast<std::size_t>(cell / kGranule) * granule_bytes(head_dim_, sub_dim);
         if (sub_dim == 1) {
             const LevelPlace at = value ? v_level_place(in, subspace) : k_level_place(in, subspace, head_dim_);
             return 8 * granule + level_bit(at, bit, head_dim_);
         }
         const int parts = sub_dim / spec_[value].sub_dim;  // codes of a byte
         const int bytes = head_dim_ / sub_dim;
-        const int byte = value ? v_code_offset(in, subspace / parts, sub_dim, bytes)
-                               : k_code_offset(in, subspace / parts, sub_dim, bytes);
+        const int byte =
+            value ? v_code_offset(in, subspace / parts, sub_dim, bytes) : k_code_offset(in, subspace / parts, sub_dim, bytes);
         return 8 * (granule + byte) + subspace % parts * spec_[value].code_bits + bit;
     }
 
@@ -119,8 +119,8 @@ private:
         const int in = cell % kScalarChunk;
         const ScalarPlace at = value ? v_scalar_place(in, channel) : k_scalar_place(in, channel);
         const PairBit place = pair_bit(bits, at.q * (head_dim_ / 8) + at.r, at.e, bit);
-        const std::size_t chunk = (value ? page_.v_codes : 0) +
-                                  static_cast<std::size_t>(cell / kScalarChunk * scalar_code_bytes(bits, head_dim_));
+        const std::size_t chunk =
+            (value ? page_.v_codes : 0) + static_cast<std::size_t>(cell / kScalarChunk * scalar_code_bytes(bits, head_dim_));
         return 8 * (chunk + scalar_word_byte(bits, head_dim_, at.lane, place.word)) + place.bit;
     }
     std::size_t zeros(bool value) const { return 2 * static_cast<std::size_t>(numbers_count(spec_[value], head_dim_)); }

@@ -1,16 +1,19 @@
 // Byte layout of packed scalar codes (groups with f16 scales) on a GPU, for host and device; see layout.h for pages.
 //
-//   head page = [K codes][V codes][K numbers][V numbers], each chunk after chunk, numbers of groups of 64 tokens group after group
-//   chunk     = 32 cells of one head. Lane (g, t) = 4 g + t owns the A fragments of mma.m16n8k16 that the codes become: rows are
+//   head page = [K codes][V codes][K numbers][V numbers], each chunk after chunk, numbers of groups of 64 tokens group after
+//   group chunk     = 32 cells of one head. Lane (g, t) = 4 g + t owns the A fragments of mma.m16n8k16 that the codes become:
+//   rows are
 //               cells for keys and channels for values. A register holds two codes, and a lane has 4 x head_dim / 8 of them:
 //     keys      register (q, r), half e: cell 8 q + g, channel 8 r + 2 t + e
 //     values    register (q, r), half e: channel 8 r + g, cell 16 (q / 2) + 8 e + 2 t + q % 2, as p comes out of the key product
-//   word      = code pairs of registers q x head_dim / 8 + r in that order, the low half of the word for e = 0: 8 of 2 bits, 4 of 4
-//               bits, 16 of 3 bits in three words: five in the low 15 bits of each half, of the sixteenth bit k at the top of word k
+//   word      = code pairs of registers q x head_dim / 8 + r in that order, the low half of the word for e = 0: 8 of 2 bits, 4 of
+//   4
+//               bits, 16 of 3 bits in three words: five in the low 15 bits of each half, of the sixteenth bit k at the top of
+//               word k
 //   numbers   scales, then zeros if the codec has them, in the order in which lanes read them, 16 bytes at a time
 //
-// A code is masked out where it lies and read as a subnormal f16: code x 2^(weight - 24), weight its place in the low 10 bits. Weights
-// depend on r only; what multiplies a register, or what its sums are multiplied with, undoes them.
+// A code is masked out where it lies and read as a subnormal f16: code x 2^(weight - 24), weight its place in the low 10 bits.
+// Weights depend on r only; what multiplies a register, or what its sums are multiplied with, undoes them.
 #pragma once
 
 #include "codec/cuda/layout.h"

@@ -7,7 +7,8 @@
 //                         would be minus zero, is not used.
 //   asymmetric at b bits  codes 0 .. 2^b - 1, base = zero, the group's least value
 //   hybrid at b bits      the sign bit of the scale says which: set for asymmetric at b - 1 bits
-// The same functions run on GPUs. scale * code and m * scale are exact in f32 (11 + 8 bits at most), so that fused and separate operations give the same value.
+// The same functions run on GPUs. scale * code and m * scale are exact in f32 (11 + 8 bits at most), so that fused and separate
+// operations give the same value.
 #pragma once
 
 #include <algorithm>
@@ -98,7 +99,7 @@ constexpr Stored fit(const CodecSpec& spec, const float* x, int n, int step = 1)
     Stored asymmetric = fit_asymmetric(spec.code_bits - 1, low, high);
     asymmetric.scale |= 0x8000u;
     return absolute_error(range(spec, asymmetric), x, n, step) < absolute_error(range(spec, symmetric), x, n, step) ? asymmetric
-                                                                                                                  : symmetric;
+                                                                                                                    : symmetric;
 }
 
 }  // namespace vecinfer::scalar
