@@ -74,8 +74,7 @@ struct KeyPiece {
 
 /// Row 0 is cell g, row 1 cell g + 8. s and row are constants.
 template <class C>
-__device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& codes, int row, int s,
-                                                const Meaning<C::KD>& is) {
+__device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& codes, int row, int s, const Meaning<C::KD>& is) {
     constexpr int kBytes = 2 * C::kKeyWords;  // of a row
     if constexpr (C::KD == 1) {
         const std::uint32_t selectors = level_selectors(codes, row * (C::HD / 32) + s);

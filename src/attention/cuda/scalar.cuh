@@ -1,16 +1,16 @@
 // Attention of a warp over packed scalar codes: codes are f16 operands of matrix products, scales join where they cost least.
 //
 // Keys: rows of A are 16 cells, k is 16 channels, columns of B are 4 query rows x {high, low} digit. Values: rows of A are 16
-// channels, k is 16 cells, columns of B are 4 query rows x {high, low} digit of p. So sums over codes of a row and its softmax state
-// are in the same lanes. Codes are masked out of their words and nothing else, see scalar_layout.h.
+// channels, k is 16 cells, columns of B are 4 query rows x {high, low} digit of p. So sums over codes of a row and its softmax
+// state are in the same lanes. Codes are masked out of their words and nothing else, see scalar_layout.h.
 //
 //                         keys                                        values
 //   groups of channels    products of a group x the cell's scale       p x the cell's scale, one B for each group
 //   groups of tokens      query x the channel's scale, in two f16      products of a chunk x the channel's scale
 //   zeros                 one more product, of zeros instead of codes, or the sum of the query's digits (of p) x the zero
 //
-// Precision: two f16 digits of the query and of p are 22 bits; p times a scale is rounded to 11: relative error of a term 2^-12. p
-// is at most 2^limit in units of 2^ref, the limit such that p x scale does not overflow.
+// Precision: two f16 digits of the query and of p are 22 bits; p times a scale is rounded to 11: relative error of a term 2^-12.
+// p is at most 2^limit in units of 2^ref, the limit such that p x scale does not overflow.
 #pragma once
 
 #include "attention/cuda/exact.cuh"
@@ -105,7 +105,8 @@ struct KeyProduct {
 #pragma unroll
                         for (int n = 0; n < NT; ++n) {
                             if (j == group * kSteps) {
-                                const float first[2] = {kSymmetric ? sum[n][group][0] : 0.0f, kSymmetric ? sum[n][group][1] : 0.0f};
+                                const float first[2] = {kSymmetric ? sum[n][group][0] : 0.0f,
+                                                        kSymmetric ? sum[n][group][1] : 0.0f};
                                 mma_f16_first(c[n], a0, a1, a2, a3, q[n][2 * j], q[n][2 * j + 1], first[0], first[1], first[0],
                                               first[1]);
                             } else {
@@ -142,7 +143,8 @@ struct KeyProduct {
                 for (int j = 0; j < C::HD / 16; ++j) {
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
-                        const std::uint32_t* plain = reinterpret_cast<const std::uint32_t*>(&sm.q_plain[8 * n + g][16 * j + 2 * t]);
+                        const std::uint32_t* plain =
+                            reinterpret_cast<const std::uint32_t*>(&sm.q_plain[8 * n + g][16 * j + 2 * t]);
                         mma_f16(zero[n], zeros.w[2 * j], zeros.w[2 * j], zeros.w[2 * j + 1], zeros.w[2 * j + 1], plain[0],
                                 plain[4]);
                     }

@@ -98,7 +98,9 @@ struct Share {
         }
     }
     /// f16 number i as a float; i is a constant.
-    __device__ __forceinline__ float number(int i) const { return half_at(w[i / 2], i % 2); }
+    __device__ __forceinline__ float number(int i) const {
+        return half_at(w[i / 2], i % 2);
+    }
 };
 
 /// Register (q, r) of a share of codes, subnormal f16 of weight pair_weight; all arguments are constants.

@@ -30,10 +30,10 @@ struct Config {
 
     static constexpr int kThreads = 32 * WARPS;
     static constexpr int kRows = 4 * NT;
-    static constexpr int kColumns = 8 * NT;          // each row has two digits
-    static constexpr int kChunk = 32 * CH;           // cells
-    static constexpr int kAcc = HD / 8 * NT;         // sums of a lane
-    static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
+    static constexpr int kColumns = 8 * NT;                        // each row has two digits
+    static constexpr int kChunk = 32 * CH;                         // cells
+    static constexpr int kAcc = HD / 8 * NT;                       // sums of a lane
+    static constexpr int kWarpFloats = kAcc * 32;                  // = kRows * HD
     static constexpr int kKeyWords = granule_bytes(HD, KD) / 128;  // of a lane and granule
     static constexpr int kValueWords = granule_bytes(HD, VD) / 128;
     static constexpr bool kTables = KD != 1;  // codes are looked up in shared memory
@@ -107,7 +107,7 @@ struct Shared : CodeShared<C> {
     float warp_factor[2][C::WARPS][C::kRows];
     float row_ref[2][C::kRows];
     float row_sum[2][C::kRows];
-    float q_bias[C::kRows];       // query . key center, log2 units
+    float q_bias[C::kRows];  // query . key center, log2 units
     float q_exact_scale[C::kRows];
     int table_head;
     int is_last;

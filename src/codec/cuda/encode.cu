@@ -81,7 +81,7 @@ __device__ void store_codes(const EncodeSide& side, const std::uint8_t* from, st
 template <int HD, int D>
 struct EncodeShared {
     float table[D == 1 ? kMaxLevels : 256 * D];  // centroid values, layout (256, D)
-    float unit[kWarps][kTokens][HD];  // transformed, divided by the norm
+    float unit[kWarps][kTokens][HD];             // transformed, divided by the norm
     std::uint8_t codes[kWarps][kTokens][HD / D];
 };
 
@@ -141,7 +141,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_const
         for (int j = 0; j < kTokens; ++j) {
             if constexpr (D == 1) {
                 for (int m = lane; m < HD; m += 32) {
-                    sm.codes[warp][j][m] = static_cast<std::uint8_t>(search.nearest(sm.unit[warp][j][m], 1 << side.spec.code_bits));
+                    sm.codes[warp][j][m] =
+                        static_cast<std::uint8_t>(search.nearest(sm.unit[warp][j][m], 1 << side.spec.code_bits));
                 }
             } else {
                 for (int m = 0; m < kSubspaces; m += 8) {

@@ -1,5 +1,5 @@
-// Rows into scalar codes: a block transforms a tile of tokens of one head into shared memory, then a thread has a group. Compiled without
-// contraction, as encode.cu.
+// Rows into scalar codes: a block transforms a tile of tokens of one head into shared memory, then a thread has a group. Compiled
+// without contraction, as encode.cu.
 #include "codec/cuda/rows.cuh"
 #include "codec/cuda/scalar_layout.h"
 #include "codec/scalar/scalar.h"
@@ -11,7 +11,8 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTokens = 32;  // of a tile, and from which groups that end there are taken
 
-/// Word `word` of a lane's share of codes. code(id, e): what register id holds in half e, or -1, which leaves the bits out of `mask`.
+/// Word `word` of a lane's share of codes. code(id, e): what register id holds in half e, or -1, which leaves the bits out of
+/// `mask`.
 template <class Code>
 __device__ std::uint32_t build_word(int bits, int word, Code&& code, std::uint32_t& mask) {
     std::uint32_t built = 0;
@@ -56,10 +57,9 @@ __device__ void store_numbers(const EncodeSide& side, std::uint8_t* head_page, i
     const int in = cell % kScalarChunk;
     const int index =
         side.value ? v_number_index(side.spec, head_dim, in, channel) : k_number_index(side.spec, head_dim, in, channel);
-    std::uint16_t* numbers =
-        reinterpret_cast<std::uint16_t*>(head_page + side.numbers_offset +
-                                         static_cast<std::int64_t>(cell / numbers_cells(side.spec)) *
-                                             numbers_bytes(side.spec, head_dim));
+    std::uint16_t* numbers = reinterpret_cast<std::uint16_t*>(head_page + side.numbers_offset +
+                                                              static_cast<std::int64_t>(cell / numbers_cells(side.spec)) *
+                                                                  numbers_bytes(side.spec, head_dim));
     numbers[index] = stored.scale;
     if (side.spec.levels != Levels::symmetric) {
         numbers[numbers_count(side.spec, head_dim) + index] = stored.zero;
@@ -256,9 +256,7 @@ EncodeKernel scalar_entry(const CodecSpec& spec) {
 }  // namespace
 
 EncodeKernel scalar_encode_kernel(const CodecSpec& spec, int head_dim) {
-    return head_dim == 64    ? scalar_entry<64>(spec)
-           : head_dim == 128 ? scalar_entry<128>(spec)
-                             : scalar_entry<256>(spec);
+    return head_dim == 64 ? scalar_entry<64>(spec) : head_dim == 128 ? scalar_entry<128>(spec) : scalar_entry<256>(spec);
 }
 
 EncodeKernel window_kernel(int head_dim) {

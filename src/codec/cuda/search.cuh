@@ -1,9 +1,9 @@
 // Nearest centroid of many sub-vectors by one warp, exactly as the CPU finds it.
 //
-// The matrix unit computes x . c - |c|^2 / 2 for 16 centroids and 8 sub-vectors at a time, x in two f16 digits, c as integers: off by
-// about 2^-20 of its terms. Per lane, groups of 8 candidates only keep their maximum; the best group, which group it is and the
-// second-best group are what a scan leaves behind. If the second lies further away than the error can be, the winner is in the best
-// group: its 8 candidates are measured again in the CPU's arithmetic. Else, about once in a hundred, all 256 are.
+// The matrix unit computes x . c - |c|^2 / 2 for 16 centroids and 8 sub-vectors at a time, x in two f16 digits, c as integers:
+// off by about 2^-20 of its terms. Per lane, groups of 8 candidates only keep their maximum; the best group, which group it is
+// and the second-best group are what a scan leaves behind. If the second lies further away than the error can be, the winner is
+// in the best group: its 8 candidates are measured again in the CPU's arithmetic. Else, about once in a hundred, all 256 are.
 #pragma once
 
 #include "attention/cuda/primitives.cuh"
