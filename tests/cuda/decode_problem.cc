@@ -50,10 +50,13 @@ RowCodec make_codec(const DecodeCase& c, bool value) {
         if (spec.kind == CodecKind::scalar) {
             continue;
         }
-        books.push_back(random_codebook(spec.sub_dim, spec.code_bits, c.seed + 10 * h + (value ? 7 : 0)));
+        for (int m = 0; m < (c.own_books ? c.head_dim / spec.sub_dim : 1); ++m) {
+            books.push_back(random_codebook(spec.sub_dim, spec.code_bits, c.seed + 10 * h + 100 * m + (value ? 7 : 0)));
+            books.back().scale *= 1.0f + 0.1f * static_cast<float>(m % 8);
+        }
     }
-    Result<RowCodec> codec =
-        RowCodec::create(spec, spec.kind == CodecKind::scalar ? Norm::none : Norm::vector, c.head_dim, transforms, books);
+    const bool plain = spec.kind == CodecKind::scalar || c.own_books;
+    Result<RowCodec> codec = RowCodec::create(spec, plain ? Norm::none : Norm::vector, c.head_dim, transforms, books);
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -115,7 +118,7 @@ void DecodeProblem::make_codes() {
             code = static_cast<std::uint16_t>(rng() & ((1u << spec(side).code_bits) - 1));
         }
         for (std::size_t i = 0; i < norms_[side].size(); ++i) {
-            norms_[side][i] = c_.zero_norms > 0 && rng() % c_.zero_norms == 0 ? 0 : static_cast<std::uint8_t>(norm(rng));
+            norms_[side][i] = c_.own_books ? cuda::kUnitNorm : c_.zero_norms > 0 && rng() % c_.zero_norms == 0 ? 0 : static_cast<std::uint8_t>(norm(rng));
         }
     }
     if (scalar()) {

@@ -21,6 +21,7 @@ struct DecodeCase {
     int head_dim = 128;
     CodecSpec k;
     CodecSpec v;
+    bool own_books = false;  // a codebook per subspace, no norms
     int num_q = 1;
     int page_size = 0;  // 0: contiguous
     WindowSpec window{0, 0};

@@ -25,6 +25,7 @@ struct EncodeCase {
     float magnitude = 1.0f;
     bool bad_numbers = false;
     int first_position = 0;
+    bool own_books = false;
 };
 
 std::vector<EncodeCase> cases() {
@@ -55,6 +56,27 @@ std::vector<EncodeCase> cases() {
                            .k = {.sub_dim = 1, .code_bits = k},
                            .v = {.sub_dim = 1, .code_bits = v},
                            .unbiased = k == 3});
+        }
+    }
+    for (const int head_dim : {64, 128, 256}) {
+        for (const int sub_dim : {2, 4}) {
+            all.push_back({.name = "dim" + std::to_string(head_dim) + "_own" + std::to_string(sub_dim),
+                           .head_dim = head_dim,
+                           .k = {.sub_dim = sub_dim},
+                           .v = {.sub_dim = sub_dim},
+                           .norm = Norm::none,
+                           .own_books = true});
+        }
+        for (const int sub_dim : {4, 8}) {
+            if (head_dim == 64 && sub_dim == 8) {
+                continue;
+            }
+            all.push_back({.name = "dim" + std::to_string(head_dim) + "_wide" + std::to_string(sub_dim),
+                           .head_dim = head_dim,
+                           .k = {.sub_dim = sub_dim, .code_bits = 12},
+                           .v = {.sub_dim = sub_dim, .code_bits = sub_dim == 8 ? 8 : 12},
+                           .num_tokens = 19,
+                           .unbiased = true});
         }
     }
     for (const int tokens : {1, 3, 4, 5, 31, 32, 33, 200}) {
@@ -95,7 +117,10 @@ RowCodec make_codec(const EncodeCase& c, const TransformSpec& transform, const C
         Result<HeadTransform> t = HeadTransform::create(c.head_dim, transform, factors, center);
         EXPECT_TRUE(t.ok()) << t.status().message();
         transforms.push_back(std::move(t).value());
-        books.push_back(random_codebook(spec.sub_dim, spec.code_bits, seed + h));
+        for (int m = 0; m < (c.own_books ? c.head_dim / spec.sub_dim : 1); ++m) {
+            books.push_back(random_codebook(spec.sub_dim, spec.code_bits, seed + h + 100 * m));
+            books.back().scale *= 1.0f + 0.1f * static_cast<float>(m % 8);
+        }
     }
     Result<RowCodec> codec = RowCodec::create(spec, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
     EXPECT_TRUE(codec.ok()) << codec.status().message();

@@ -72,13 +72,15 @@ __device__ __forceinline__ void flush(CodeSums<C>& acc, const float (&factor)[C:
     }
 }
 
-/// `first`: the start of all tables, from which look-ups count. Tables have 32 copies of a word, or 16 of a pair of words.
-template <int D>
-__device__ __forceinline__ Meaning<D> meaning(const std::uint32_t* first, const std::uint32_t* own, int lane) {
+/// `first`: the start of all tables, from which look-ups in copies count. `subspace`: the lane's first one, of two of sub_dim 2.
+template <int D, Table T>
+__device__ __forceinline__ Meaning<D> meaning(const std::uint32_t* first, const std::uint32_t* own, int lane, int subspace) {
     if constexpr (D == 1) {
         return {own[0], own[1]};
-    } else {
+    } else if constexpr (T == Table::copies) {
         return {static_cast<std::uint32_t>(__cvta_generic_to_shared(first)) + (D == 8 ? 8 * (lane % 16) : 4 * lane)};
+    } else {
+        return {static_cast<std::uint32_t>(__cvta_generic_to_shared(own)) + (T == Table::own ? 1024 * subspace : 0)};
     }
 }
 
@@ -93,8 +95,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     const int lane = threadIdx.x & 31;
     const int g = lane >> 2;
     const int t = lane & 3;
-    const Meaning<C::KD> keys = meaning<C::KD>(sm.k_table, sm.k_table, lane);
-    const Meaning<C::VD> values = meaning<C::VD>(sm.k_table, sm.v_table, lane);
+    const Meaning<C::KD> keys = meaning<C::KD, C::KT>(sm.k_table, sm.k_table, lane, t);
+    const Meaning<C::VD> values = meaning<C::VD, C::VT>(sm.k_table, sm.v_table, lane, g);
 
     state.reset();
 #pragma unroll

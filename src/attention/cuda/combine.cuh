@@ -165,6 +165,7 @@ __device__ __forceinline__ void write_outputs(const DecodeArgs& a, Shared<C>& sm
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             x[i] = code_factor != 0.0f ? sm.rows[0][r][lane * N + i] * code_scale : 0.0f;
+            x[i] = a.v_steps != nullptr ? x[i] * a.v_steps[at.head * C::HD + lane * N + i] : x[i];
         }
         if (a.v_hadamard) {
             warp_hadamard(x, lane);  // symmetric: its own inverse

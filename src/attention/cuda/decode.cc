@@ -48,11 +48,12 @@ std::vector<const DecodeKernel*> kernels_of(const LayerCodec& codec) {
     std::vector<const DecodeKernel*> found;
     for (const std::span<const DecodeKernel> table :
          {decode_kernels_d4_hd64(), decode_kernels_d4_hd128(), decode_kernels_d4_hd256(), decode_kernels_d2(),
-          decode_kernels_d2d4(), decode_kernels_d8(), decode_kernels_levels3(), decode_kernels_kivi(), decode_kernels_innerq(),
+          decode_kernels_d2d4(), decode_kernels_d8(), decode_kernels_own(), decode_kernels_wide(), decode_kernels_levels3(), decode_kernels_kivi(), decode_kernels_innerq(),
           decode_kernels_innerq_wide()}) {
         for (const DecodeKernel& k : table) {
             const LayerCodec::Tables& t = codec.tables();
-            if (k.head_dim == t.head_dim && k.k == page_spec(t.k.spec) && k.v == page_spec(t.v.spec)) {
+            if (k.head_dim == t.head_dim && k.k == page_spec(t.k.spec) && k.v == page_spec(t.v.spec) &&
+                k.k_own == t.k.own_books && k.v_own == t.v.own_books) {
                 found.push_back(&k);
             }
         }
@@ -114,8 +115,9 @@ Status choose(const LayerCodec& codec, int batch, int rows, bool general, const 
         const LayerCodec::Tables& t = codec.tables();
         if (kernels_of(codec).empty()) {
             return {ErrorCode::unsupported,
-                    fmt::format("decode attention: got {} keys, {} values and head_dim {}, for which no kernel was built",
-                                spelling::codec_name(t.k.spec), spelling::codec_name(t.v.spec), t.head_dim)};
+                    fmt::format("decode attention: got {} keys, {} values{} and head_dim {}, for which no kernel was built",
+                                spelling::codec_name(t.k.spec), spelling::codec_name(t.v.spec),
+                                t.k.own_books || t.v.own_books ? " with codebooks per subspace" : "", t.head_dim)};
         }
         return {ErrorCode::unsupported, fmt::format("decode attention: got a device with {} bytes of shared memory per block, "
                                                     "expected more for head_dim {} and batch {}",
@@ -267,6 +269,8 @@ DecodeArgs decode_args(const LayerCodec& codec, const CacheView& c, const Decode
     a.lse = p.lse;
     a.k_words = t.k.words.get();
     a.v_words = t.v.words.get();
+    a.k_steps = t.k.steps.get();
+    a.v_steps = t.v.steps.get();
     a.k_scale = t.k.scales.get();
     a.v_scale = t.v.scales.get();
     a.q_factors = t.k.factors.get();

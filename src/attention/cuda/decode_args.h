@@ -51,8 +51,10 @@ struct DecodeArgs {
     float* lse;  // layout (batch, num_q, num_qo_heads), null: not wanted
 
     // Codec: per KV head.
-    const std::uint32_t* k_words;  // layout (num_kv_heads, 256, words), see codec/cuda/tables.h
+    const std::uint32_t* k_words;  // see codec/cuda/tables.h
     const std::uint32_t* v_words;
+    const float* k_steps;  // layout (num_kv_heads, HD), null: 1
+    const float* v_steps;
     const float* k_scale;  // [num_kv_heads]
     const float* v_scale;
     const float* q_factors;  // layout (num_kv_heads, HD), null: 1

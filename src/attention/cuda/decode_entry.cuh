@@ -6,13 +6,13 @@
 
 namespace vecinfer::cuda {
 
-/// What a kernel reads: of vectors the byte-wide codec (three-bit levels as they are) whose page layout it is.
+/// What a kernel reads: of vectors the codec whose page layout it is.
 template <class C>
 constexpr CodecSpec key_spec() {
     if constexpr (C::kScalar) {
         return C::Keys::spec();
     } else {
-        return {CodecKind::vq, C::KD, C::KD == 1 ? 3 : 8};
+        return {CodecKind::vq, C::KD, C::kKeyForm.bits};
     }
 }
 template <class C>
@@ -20,7 +20,7 @@ constexpr CodecSpec value_spec() {
     if constexpr (C::kScalar) {
         return C::Values::spec();
     } else {
-        return {CodecKind::vq, C::VD, C::VD == 1 ? 3 : 8};
+        return {CodecKind::vq, C::VD, C::kValueForm.bits};
     }
 }
 
@@ -31,6 +31,8 @@ DecodeKernel decode_entry(std::string_view name) {
             reinterpret_cast<const void*>(&decode_kernel<C>),
             key_spec<C>(),
             value_spec<C>(),
+            C::KT == Table::own,
+            C::VT == Table::own,
             C::HD,
             C::kRows,
             C::kChunk,

@@ -15,6 +15,8 @@ struct DecodeKernel {
     const void* function;
     CodecSpec k;  // page_spec of the codecs that it reads
     CodecSpec v;
+    bool k_own;  // a codebook per subspace
+    bool v_own;
     int head_dim;
     int rows;   // query rows of a KV head that one pass takes
     int chunk;  // cells; a page must hold whole chunks unless `general`
@@ -33,6 +35,8 @@ std::span<const DecodeKernel> decode_kernels_d2();
 std::span<const DecodeKernel> decode_kernels_d2d4();
 std::span<const DecodeKernel> decode_kernels_d8();
 std::span<const DecodeKernel> decode_kernels_levels3();
+std::span<const DecodeKernel> decode_kernels_own();
+std::span<const DecodeKernel> decode_kernels_wide();
 std::span<const DecodeKernel> decode_kernels_kivi();
 std::span<const DecodeKernel> decode_kernels_innerq();
 std::span<const DecodeKernel> decode_kernels_innerq_wide();

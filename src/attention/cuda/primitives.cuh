@@ -122,6 +122,10 @@ __device__ __forceinline__ void mma_f16_k8(float (&d)[4], std::uint32_t a0, std:
                  : "r"(a0), "r"(a1), "r"(b0), "f"(c0), "f"(c1));
 }
 
+__device__ __forceinline__ int max_of_three(int x, int y, int z) {
+    return __vimax3_s32(x, y, z);
+}
+
 /// Bytes of {low, high}, low first, that the four low nibbles of `selectors` name; their high bits must be 0.
 __device__ __forceinline__ std::uint32_t select_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selectors) {
     std::uint32_t r;
@@ -129,22 +133,27 @@ __device__ __forceinline__ std::uint32_t select_bytes(std::uint32_t low, std::ui
     return r;
 }
 
-/// Word at shared address `base + 128 * byte b of w + Offset`; b is a constant. The address is one integer dot product, which
-/// runs beside the byte permutes instead of queueing up with them.
-template <int Offset>
-__device__ __forceinline__ std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
-    const std::uint32_t address = __dp4a(w, 0x80u << (8 * b), base);
-    std::uint32_t r;
-    asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(r) : "r"(address), "n"(Offset));
-    return r;
+/// base + Stride * byte b of w; b is a constant. One integer dot product, which runs beside the byte permutes instead of queueing
+/// up with them.
+template <int Stride>
+__device__ __forceinline__ std::uint32_t entry_address(std::uint32_t w, int b, std::uint32_t base) {
+    return __dp4a(w, static_cast<unsigned>(Stride) << (8 * b), base);
 }
 
-/// Two words.
-template <int Offset>
-__device__ __forceinline__ uint2 look_up_two(std::uint32_t w, int b, std::uint32_t base) {
-    const std::uint32_t address = __dp4a(w, 0x80u << (8 * b), base);
+/// Words at a shared address; of `load_short` 16 bits.
+__device__ __forceinline__ std::uint32_t load_word(std::uint32_t address) {
+    std::uint32_t r;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(address));
+    return r;
+}
+__device__ __forceinline__ uint2 load_two_words(std::uint32_t address) {
     uint2 r;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2+%3];" : "=r"(r.x), "=r"(r.y) : "r"(address), "n"(Offset));
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(address));
+    return r;
+}
+__device__ __forceinline__ std::uint32_t load_short(std::uint32_t address) {
+    std::uint16_t r;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(r) : "r"(address));
     return r;
 }
 

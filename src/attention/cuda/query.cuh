@@ -65,6 +65,7 @@ __device__ __forceinline__ void prepare_queries(const DecodeArgs& a, Shared<C>& 
         }
 #pragma unroll
         for (int i = 0; i < N; ++i) {
+            y[i] = a.k_steps != nullptr ? y[i] * a.k_steps[channel + i] : y[i];
             most = fmaxf(most, fabsf(y[i]));
         }
         most = warp_max(most);
@@ -110,26 +111,31 @@ __device__ __forceinline__ void prepare_queries(const DecodeArgs& a, Shared<C>& 
 
 /// 32 copies of a word side by side, one for each bank, so that no two lanes of a look-up meet. Of sub_dim 8, 16 copies of two
 /// words: half a warp at a time reads pairs of banks. Levels of sub_dim 1 are two words.
-template <int D>
-__device__ __forceinline__ void fill_table(const std::uint32_t* words, std::uint32_t* table, int threads) {
+template <int D, Table T, int Words>
+__device__ __forceinline__ void fill_table(const std::uint32_t* words, std::uint32_t (&table)[Words], int threads) {
     if constexpr (D == 1) {
         if (threadIdx.x < 2) {
             table[threadIdx.x] = words[threadIdx.x];
         }
-        return;
-    }
-    for (int i = threadIdx.x; i < 256 * 8; i += threads) {
-        const int row = i >> 3;
-        const std::uint32_t x = words[D == 8 ? 2 * row : row];
-        const std::uint32_t y = D == 8 ? words[2 * row + 1] : x;
-        reinterpret_cast<uint4*>(table)[i] = make_uint4(x, y, x, y);
+    } else if constexpr (T == Table::copies) {
+        for (int i = threadIdx.x; i < 256 * 8; i += threads) {
+            const int row = i >> 3;
+            const std::uint32_t x = words[D == 8 ? 2 * row : row];
+            const std::uint32_t y = D == 8 ? words[2 * row + 1] : x;
+            reinterpret_cast<uint4*>(table)[i] = make_uint4(x, y, x, y);
+        }
+    } else {
+        for (int i = threadIdx.x; i < Words / 4; i += threads) {
+            reinterpret_cast<uint4*>(table)[i] = reinterpret_cast<const uint4*>(words)[i];
+        }
     }
 }
 
 template <class C>
 __device__ __forceinline__ void fill_tables(const DecodeArgs& a, Shared<C>& sm, int head) {
-    fill_table<C::KD>(a.k_words + head * words_per_head(C::KD), sm.k_table, C::kThreads);
-    fill_table<C::VD>(a.v_words + head * words_per_head(C::VD), sm.v_table, C::kThreads);
+    fill_table<C::KD, C::KT>(a.k_words + head * words_per_head(C::kKeyForm, C::KT == Table::own, C::HD), sm.k_table, C::kThreads);
+    fill_table<C::VD, C::VT>(a.v_words + head * words_per_head(C::kValueForm, C::VT == Table::own, C::HD), sm.v_table,
+                             C::kThreads);
 }
 
 }  // namespace vecinfer::cuda

@@ -9,14 +9,28 @@
 
 namespace vecinfer::cuda {
 
+/// Where the centroids of a side are in shared memory.
+enum class Table {
+    copies,  // 32 copies of each word, one for each bank, or 16 of two words
+    own,     // a codebook per subspace, one copy: look-ups meet in banks
+    wide,    // 4096 centroids, one copy
+};
+
+constexpr int table_words(Form form, Table table, int head_dim) {
+    return form.sub_dim != 1 && table == Table::copies ? 256 * 32 : words_per_head(form, table == Table::own, head_dim);
+}
+
 /// Compile-time shape of a kernel.
-///   KD, VD  sub_dim of the page layout of keys and values: 2, 4 or 8 channels for a byte of codes, 1 for codes of 3 bits
+///   KD, VD  sub_dim of the page layout of keys and values: 2, 4 or 8 channels for a code of 8 or 12 bits, 1 for codes of 3 bits
 ///   HD      head_dim
 ///   NT      column tiles of the matrix unit: 4 NT query rows (heads x query tokens) of a KV head
 ///   CH      tiles of 32 cells that a warp has in flight
 ///   General soft cap, ALiBi and pages smaller than a chunk
-template <int KD_, int VD_, int HD_, int NT_, int CH_, int WARPS_, int MINB_, bool General_>
+template <int KD_, int VD_, int HD_, int NT_, int CH_, int WARPS_, int MINB_, bool General_, Table KT_ = Table::copies,
+          Table VT_ = KT_>
 struct Config {
+    static constexpr Table KT = KT_;
+    static constexpr Table VT = VT_;
     static constexpr int KD = KD_;
     static constexpr int VD = VD_;
     static constexpr int HD = HD_;
@@ -34,9 +48,12 @@ struct Config {
     static constexpr int kChunk = 32 * CH;                         // cells
     static constexpr int kAcc = HD / 8 * NT;                       // sums of a lane
     static constexpr int kWarpFloats = kAcc * 32;                  // = kRows * HD
-    static constexpr int kKeyWords = granule_bytes(HD, KD) / 128;  // of a lane and granule
-    static constexpr int kValueWords = granule_bytes(HD, VD) / 128;
-    static constexpr bool kTables = KD != 1;  // codes are looked up in shared memory
+    static constexpr Form kKeyForm = {KD, KT == Table::wide ? 12 : KD == 1 ? 3 : 8};
+    static constexpr Form kValueForm = {VD, VT == Table::wide ? 12 : VD == 1 ? 3 : 8};
+    static constexpr int kKeyWords = granule_bytes(HD, kKeyForm) / 128;  // of a lane and granule
+    static constexpr int kValueWords = granule_bytes(HD, kValueForm) / 128;
+    static constexpr int kKeyTableWords = table_words(kKeyForm, KT, HD);
+    static constexpr int kValueTableWords = table_words(kValueForm, VT, HD);
     static_assert((KD == 1) == (VD == 1));
     static constexpr int kStageBytes = 256 * CH * (kKeyWords + kValueWords);  // codes of a chunk
     static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
@@ -63,6 +80,8 @@ struct ScalarConfig {
     static constexpr int MINB = MINB_;
     static constexpr bool General = true;
     static constexpr bool kScalar = true;
+    static constexpr Table KT = Table::copies;  // has none
+    static constexpr Table VT = Table::copies;
     static constexpr float kOne = 1.0f;
 
     static constexpr int kThreads = 32 * WARPS;
@@ -76,13 +95,12 @@ struct ScalarConfig {
 };
 
 inline constexpr int kPieceSizes = 32;         // how many are tried
-inline constexpr int kTableBytes = 256 * 128;  // 256 centroids: 32 copies of a word, or 16 of two words
 
 /// What depends on the kind of codes.
 template <class C, bool Scalar = C::kScalar>
 struct CodeShared {
-    std::uint32_t k_table[C::kTables ? 256 * 32 : 2];
-    std::uint32_t v_table[C::kTables ? 256 * 32 : 2];
+    std::uint32_t k_table[C::kKeyTableWords];
+    std::uint32_t v_table[C::kValueTableWords];
     alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];  // int8 digits of the transformed queries
     float q_log_scale[C::kRows];                              // log2 of what an int8 product counts
 };

@@ -38,7 +38,10 @@ EncodeSide side_of(const SideTables& t, const void* x, std::int64_t token_stride
     side.scales = t.scales.get();
     side.levels = t.levels.get();
     side.spec = t.spec;
-    side.sub_dim = t.sub_dim;
+    side.steps = t.steps.get();
+    side.fragments = t.fragments.get();
+    side.form = t.form;
+    side.own_books = t.own_books ? 1 : 0;
     side.inverse = t.inverse.get();
     side.center = t.center.get();
     side.window = static_cast<std::uint16_t*>(window);
@@ -101,11 +104,14 @@ Status encode(const LayerCodec& codec, const CacheView& cache, const EncodeParam
             a.side = value ? side_of(tables, p.v, p.v_token_stride, p.v_head_stride, window ? cache.window_v : nullptr)
                            : side_of(tables, p.k, p.k_token_stride, p.k_head_stride, window ? cache.window_k : nullptr);
             a.side.value = value ? 1 : 0;
+            const std::uintptr_t row = reinterpret_cast<std::uintptr_t>(a.side.x);
+            const auto bytes = static_cast<std::int64_t>(number_bytes(p.type));
+            a.aligned = (row | static_cast<std::uintptr_t>((a.side.token_stride | a.side.head_stride) * bytes)) % 16 == 0;
             a.side.codes_offset = value ? static_cast<std::int64_t>(page.v_codes) : 0;
             a.side.numbers_offset = static_cast<std::int64_t>(value ? page.v_numbers : page.norms);
             const bool scalar = tables.spec.kind == CodecKind::scalar;
             std::vector<EncodeKernel> kernels = {scalar ? scalar_encode_kernel(tables.spec, t.head_dim)
-                                                        : encode_kernel(t.head_dim, tables.spec.sub_dim)};
+                                                        : encode_kernel(t.head_dim, tables.spec.sub_dim, tables.spec.code_bits)};
             if (scalar && window) {
                 kernels.push_back(window_kernel(t.head_dim));
             }

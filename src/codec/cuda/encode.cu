@@ -1,6 +1,6 @@
-// Rows into codes: a warp transforms the vectors of a few tokens of one head, divides them by their norms and searches the
-// nearest centroids (search.cuh). Compiled without contraction: the same operations in the same order as on the CPU give the same
-// codes.
+// Rows into codes: a block transforms the vectors of a tile of tokens of one head and divides them by their norms; then a warp
+// takes one subspace of eight tokens at a time and searches the nearest centroids (search.cuh). Compiled without contraction: the
+// same operations in the same order as on the CPU give the same codes.
 #include "codec/cuda/rows.cuh"
 #include "codec/cuda/search.cuh"
 #include "codec/norm_steps.h"
@@ -9,7 +9,8 @@ namespace vecinfer::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kTokens = 2;  // per warp
+constexpr int kTokens = 64;  // of a tile
+constexpr int kThreads = 32 * kWarps;
 
 __device__ constexpr NormSteps kSteps = kNormSteps;
 
@@ -46,10 +47,10 @@ __device__ double warp_sum_double(double x) {
 }  // namespace
 
 /// Codes of one vector to their places in a granule. Words of 3-bit codes are shared by cells that other warps write.
-template <int HD, int D>
-__device__ void store_codes(const EncodeSide& side, const std::uint8_t* from, std::uint8_t* granule, int cell, int lane) {
+template <int HD, int D, int Bits, class Code>
+__device__ void store_codes(const EncodeSide& side, const Code* from, std::uint8_t* granule, int cell, int lane) {
     if constexpr (D == 1) {
-        if (side.sub_dim == 1) {
+        if (side.form.sub_dim == 1) {
             for (int channel = 4 * lane; channel < HD; channel += 128) {
                 LevelPlace at = side.value ? v_level_place(cell, channel) : k_level_place(cell, channel, HD);
                 for (int bit = 0; bit < 3; ++bit) {
@@ -65,145 +66,225 @@ __device__ void store_codes(const EncodeSide& side, const std::uint8_t* from, st
             return;
         }
     }
-    const int parts = side.sub_dim / D;  // codes of a byte
-    const int bytes = HD / side.sub_dim;
+    if constexpr (Bits > 8) {
+        const int size = granule_bytes(HD, side.form);
+        for (int m = lane; m < HD / D; m += 32) {
+            WidePlace at = side.value ? v_wide_place(cell, m) : k_wide_place(cell, m, D, HD);
+            if (at.which == 0) {
+                const int next = m + (side.value ? 8 : 4);  // its partner in the pair
+                const std::uint32_t pair = from[m] | static_cast<std::uint32_t>(from[next]) << 12;
+                for (int i = 0; i < 3; ++i) {
+                    granule[wide_bit(at, 8 * i, size) / 8] = static_cast<std::uint8_t>(pair >> (8 * i));
+                }
+            }
+        }
+        return;
+    }
+    const int parts = side.form.sub_dim / D;  // codes of a byte
+    const int bytes = HD / side.form.sub_dim;
     for (int m = lane; m < bytes; m += 32) {
         int byte = 0;
         for (int i = 0; i < parts; ++i) {
             byte |= from[m * parts + i] << (i * side.spec.code_bits);
         }
-        granule[side.value ? v_code_offset(cell, m, side.sub_dim, bytes) : k_code_offset(cell, m, side.sub_dim, bytes)] =
+        granule[side.value ? v_code_offset(cell, m, side.form.sub_dim, bytes) : k_code_offset(cell, m, side.form.sub_dim, bytes)] =
             static_cast<std::uint8_t>(byte);
     }
 }
 
 /// Shared memory of a block.
-template <int HD, int D>
+template <int HD, int D, int Bits>
 struct EncodeShared {
-    float table[D == 1 ? kMaxLevels : 256 * D];  // centroid values, layout (256, D)
-    float unit[kWarps][kTokens][HD];             // transformed, divided by the norm
-    std::uint8_t codes[kWarps][kTokens][HD / D];
+    using Code = std::conditional_t<(Bits > 8), std::uint16_t, std::uint8_t>;
+    static constexpr int kRow = HD + 4;
+    alignas(16) float y[kTokens][kRow];     // transformed
+    alignas(16) float unit[kTokens][kRow];  // divided by the norm
+    alignas(16) float table[D == 1 ? kMaxLevels : Bits > 8 ? 4 : 256 * D];  // centroid values, layout (256, D)
+    double energy[kTokens];
+    float peak[kTokens];           // largest entry
+    std::uint8_t norm[kTokens];
+    Code codes[kTokens][HD / D];
 };
 
-template <int HD, int D>
-__global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_constant__ EncodeArgs a) {
+/// Centroids of one subspace.
+template <int HD, int D, int Bits>
+__device__ __forceinline__ Centroids<D> centroids_of(const EncodeArgs& a, const EncodeShared<HD, D, Bits>& sm, int head, int m) {
+    const EncodeSide& side = a.side;
+    if (side.own_books != 0) {
+        return {nullptr, side.words + 64 * HD * head + 64 * D * m, side.steps[head * HD + m * D], true};
+    }
+    return {Bits > 8 ? nullptr : sm.table, side.words + head * words_per_head(side.form, false, HD), side.scales[head], false};
+}
+
+template <int HD, int D, int Bits>
+__global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant__ EncodeArgs a) {
     constexpr int N = HD / 32;  // channels of a lane
     constexpr int kSubspaces = HD / D;
+    using Sm = EncodeShared<HD, D, Bits>;
     extern __shared__ __align__(1024) unsigned char memory[];
-    EncodeShared<HD, D>& sm = *reinterpret_cast<EncodeShared<HD, D>*>(memory);
+    Sm& sm = *reinterpret_cast<Sm*>(memory);
     const int head = blockIdx.y;
     const EncodeSide& side = a.side;
     const int lane = threadIdx.x;
     const int warp = threadIdx.y;
+    const int thread = 32 * warp + lane;
 
-    const float scale = side.scales[head];
-    const std::uint32_t* words = side.words + head * words_per_head(side.sub_dim);
     if constexpr (D == 1) {
-        if (warp == 0 && lane < kMaxLevels) {
-            sm.table[lane] = side.levels[head * kMaxLevels + lane];
+        if (thread < kMaxLevels) {
+            sm.table[thread] = side.levels[head * kMaxLevels + thread];
         }
-    } else {
-        for (int i = 32 * warp + lane; i < 256 * D; i += 32 * kWarps) {
-            const std::uint32_t w = words[D == 8 ? i / 8 * 2 + i % 8 / 4 : i / D];
-            sm.table[i] = scale * static_cast<float>(static_cast<std::int8_t>(w >> (8 * (i % D % 4))));
+    } else if (Bits == 8 && side.own_books == 0) {
+        const Centroids<D> shared = {nullptr, side.words + head * words_per_head(side.form, false, HD), side.scales[head], false};
+        for (int i = thread; i < 256; i += kThreads) {
+            float c[D];
+            shared.load(i, c);
+            for (int k = 0; k < D; ++k) {
+                sm.table[i * D + k] = c[k];
+            }
         }
     }
-    __syncthreads();
-    const Search<D> search(words, sm.table, scale, lane);
+    Search<(D == 1 ? 4 : D), Bits> search;
+    constexpr int kBook = 8 << Bits;  // words of the fragments of a codebook
+    if (D != 1 && side.own_books == 0) {
+        search.use(side.fragments + static_cast<std::int64_t>(head) * kBook, lane);
+    }
 
-    for (int token0 = (blockIdx.x * kWarps + warp) * kTokens; token0 < a.num_tokens; token0 += gridDim.x * kWarps * kTokens) {
-        float y[kTokens][N];  // transformed
-        double energy[kTokens];
-        int norm[kTokens];
+    for (int token0 = blockIdx.x * kTokens; token0 < a.num_tokens; token0 += gridDim.x * kTokens) {
+        const int count = min(kTokens, a.num_tokens - token0);
+        for (int i = warp; i < count; i += kWarps) {
+            float y[N];
+            load_row(a, token0 + i, head, y, lane);
+            store_window_row(a, token0 + i, head, y, lane);
+            transform_row(side, head, y, lane);
+            double energy = 0.0;
+            float peak = 0.0f;
 #pragma unroll
-        for (int j = 0; j < kTokens; ++j) {
-            load_row(a, token0 + j, head, y[j], lane);
-            store_window_row(a, token0 + j, head, y[j], lane);
-            transform_row(side, head, y[j], lane);
-            energy[j] = 0.0;
-            norm[j] = kUnitNorm;
-            float divisor = 1.0f;
-            if (side.norms) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    energy[j] += static_cast<double>(y[j][i]) * static_cast<double>(y[j][i]);
-                }
-                energy[j] = warp_sum_double(energy[j]);
-                norm[j] = norm_byte(static_cast<float>(sqrt(energy[j] / HD)));
-                divisor = norm[j] == 0 ? 1.0f : norm_value(norm[j]);
+            for (int k = 0; k < N; ++k) {
+                energy += static_cast<double>(y[k]) * static_cast<double>(y[k]);
+                peak = fmaxf(peak, fabsf(y[k]));
+                sm.y[i][lane * N + k] = y[k];
             }
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                sm.unit[warp][j][lane * N + i] = y[j][i] / divisor;
+            energy = side.norms ? warp_sum_double(energy) : 0.0;
+            peak = warp_max(peak);
+            if (lane == 0) {
+                sm.energy[i] = energy;
+                sm.peak[i] = peak;
             }
         }
-        __syncwarp();
-        for (int j = 0; j < kTokens; ++j) {
-            if constexpr (D == 1) {
+        __syncthreads();
+        if (thread < count) {
+            int norm = kUnitNorm;
+            if (side.norms) {
+                norm = norm_byte(static_cast<float>(sqrt(sm.energy[thread] / HD)));
+                sm.peak[thread] /= norm == 0 ? 1.0f : norm_value(norm);
+            }
+            sm.norm[thread] = static_cast<std::uint8_t>(norm);
+        }
+        __syncthreads();
+        for (int i = warp; i < count; i += kWarps) {
+            const int norm = sm.norm[i];
+            const float divisor = side.norms && norm != 0 ? norm_value(norm) : 1.0f;
+#pragma unroll
+            for (int k = 0; k < N; ++k) {
+                sm.unit[i][lane * N + k] = sm.y[i][lane * N + k] / divisor;
+            }
+        }
+        __syncthreads();
+
+        if constexpr (D == 1) {
+            for (int i = warp; i < count; i += kWarps) {
                 for (int m = lane; m < HD; m += 32) {
-                    sm.codes[warp][j][m] =
-                        static_cast<std::uint8_t>(search.nearest(sm.unit[warp][j][m], 1 << side.spec.code_bits));
+                    sm.codes[i][m] = static_cast<std::uint8_t>(nearest_level(sm.unit[i][m], sm.table, 1 << side.spec.code_bits));
                 }
-            } else {
-                for (int m = 0; m < kSubspaces; m += 8) {
-                    const int code = search.nearest(&sm.unit[warp][j][m * D]);
+            }
+        } else {
+            for (int m = warp; m < kSubspaces; m += kWarps) {
+                const Centroids<D> centroids = centroids_of<HD, D, Bits>(a, sm, head, m);
+                const float steps = 1.0f / centroids.scale;
+                if (side.own_books != 0) {
+                    search.use(side.fragments + (static_cast<std::int64_t>(head) * kSubspaces + m) * kBook, lane);
+                }
+                for (int first = 0; first < count; first += 8) {
+                    float peak = 0.0f;
+#pragma unroll
+                    for (int i = 0; i < 8; ++i) {
+                        peak = first + i < count ? fmaxf(peak, sm.peak[first + i]) : peak;
+                    }
+                    const int code = search.nearest(&sm.unit[first][m * D], Sm::kRow, centroids, steps,
+                                                    Search<D, Bits>::error_of(peak * steps), count - first, lane);
                     if (lane % 4 == 0) {
-                        sm.codes[warp][j][m + lane / 4] = static_cast<std::uint8_t>(code);
+                        sm.codes[first + lane / 4][m] = static_cast<typename Sm::Code>(code);
                     }
                 }
             }
         }
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < kTokens; ++j) {
-            int stored = norm[j];
-            if (side.norms && side.unbiased && norm[j] != 0) {
-                const float divisor = norm_value(norm[j]);
+        __syncthreads();
+        for (int i = warp; i < count; i += kWarps) {
+            const int norm = sm.norm[i];
+            int stored = norm;
+            if (side.norms && side.unbiased && norm != 0) {
+                const float divisor = norm_value(norm);
                 double projection = 0.0;
 #pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    const int channel = lane * N + i;
-                    const float part = sm.table[sm.codes[warp][j][channel / D] * D + channel % D];
-                    projection += static_cast<double>(divisor * part) * static_cast<double>(y[j][i]);
+                for (int k = 0; k < N; ++k) {
+                    const int channel = lane * N + k;
+                    float part = 0.0f;
+                    if constexpr (D == 1) {
+                        part = sm.table[sm.codes[i][channel]];
+                    } else {
+                        float c[D];
+                        centroids_of<HD, D, Bits>(a, sm, head, channel / D).load(sm.codes[i][channel / D], c);
+#pragma unroll
+                        for (int x = 0; x < D; ++x) {
+                            part = channel % D == x ? c[x] : part;
+                        }
+                    }
+                    projection += static_cast<double>(divisor * part) * static_cast<double>(sm.y[i][channel]);
                 }
                 projection = warp_sum_double(projection);
                 if (projection > 0) {
-                    stored = norm_byte(static_cast<float>(divisor * (energy[j] / projection)));
+                    stored = norm_byte(static_cast<float>(divisor * (sm.energy[i] / projection)));
                 }
             }
-            const Cell cell = find_cell(a, token0 + j, head);
+            const Cell cell = find_cell(a, token0 + i, head);
             if (cell.stored) {
                 const int granule = cell.in_page / kGranule;
                 const int in = cell.in_page % kGranule;
                 std::uint8_t* codes =
-                    cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(HD, side.sub_dim);
-                store_codes<HD, D>(side, sm.codes[warp][j], codes, in, lane);
+                    cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(HD, side.form);
+                store_codes<HD, D, Bits>(side, sm.codes[i], codes, in, lane);
                 if (lane == 0) {
                     cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes +
                                    norm_offset(in, side.value != 0)] = static_cast<std::uint8_t>(stored);
                 }
             }
         }
-        __syncwarp();
+        __syncthreads();
     }
 }
 
 namespace {
 
-template <int HD, int D>
+template <int HD, int D, int Bits = 8>
 EncodeKernel entry() {
-    return {reinterpret_cast<const void*>(&encode_rows<HD, D>), kWarps, kWarps * kTokens, sizeof(EncodeShared<HD, D>)};
+    return {reinterpret_cast<const void*>(&encode_rows<HD, D, Bits>), kWarps, kTokens, sizeof(EncodeShared<HD, D, Bits>)};
 }
 
 template <int HD>
-EncodeKernel entry(int sub_dim) {
+EncodeKernel entry(int sub_dim, bool wide) {
+    if (wide) {
+        return sub_dim == 4 ? entry<HD, 4, 12>() : entry<HD, 8, 12>();
+    }
     return sub_dim == 1 ? entry<HD, 1>() : sub_dim == 2 ? entry<HD, 2>() : sub_dim == 4 ? entry<HD, 4>() : entry<HD, 8>();
 }
 
 }  // namespace
 
-EncodeKernel encode_kernel(int head_dim, int sub_dim) {
-    return head_dim == 64 ? entry<64>(sub_dim) : head_dim == 128 ? entry<128>(sub_dim) : entry<256>(sub_dim);
+EncodeKernel encode_kernel(int head_dim, int sub_dim, int code_bits) {
+    const bool wide = code_bits > 8;
+    return head_dim == 64    ? entry<64>(sub_dim, wide)
+           : head_dim == 128 ? entry<128>(sub_dim, wide)
+                             : entry<256>(sub_dim, wide);
 }
 
 }  // namespace vecinfer::cuda

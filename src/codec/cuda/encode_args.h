@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/cuda/layout.h"
 #include "vecinfer/cuda.h"
 
 namespace vecinfer::cuda {
@@ -15,7 +16,10 @@ struct EncodeSide {
     const std::uint32_t* words;   // see codec/cuda/tables.h
     const float* scales;          // [num_kv_heads]
     const float* levels;          // of codes of one channel: layout (num_kv_heads, kMaxLevels); else null
-    int sub_dim;                  // of the page layout
+    const float* steps;           // with own_books: layout (num_kv_heads, HD)
+    const std::uint32_t* fragments;  // see codec/cuda/search.cuh
+    Form form;                    // of the page layout
+    int own_books;
     const float* inverse;         // layout (num_kv_heads, HD), null: 1
     const float* center;          // likewise, null: 0
     std::uint16_t* window;        // null: none
@@ -40,6 +44,7 @@ struct EncodeArgs {
     std::int64_t norm_offset;
     int page_size;
     const std::int64_t* slots;
+    int aligned;  // rows may be read four numbers at a time
 
     int window_rows;
     int sink;
@@ -55,7 +60,7 @@ struct EncodeKernel {
     int tokens;  // of one head and side that a block takes
     std::size_t shared_bytes;
 };
-EncodeKernel encode_kernel(int head_dim, int sub_dim);
+EncodeKernel encode_kernel(int head_dim, int sub_dim, int code_bits);
 
 /// Of scalar codecs; a block takes 32 tokens, of codecs that group tokens the groups that end there. The latter read earlier rows
 /// of a group from the window, so rows enter the window afterwards: window_kernel.

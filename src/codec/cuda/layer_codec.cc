@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "codec/cuda/layout.h"
 #include "codec/cuda/pack.h"
 #include "codec/cuda/tables.h"
+#include "codec/f16.h"
 #include "sidecar/guard.h"
 
 namespace vecinfer::cuda {
@@ -16,15 +18,18 @@ std::string unsupported_part(const RowCodec& codec) {
             return fmt::format("a scalar codec of {} bits in groups of {}, expected 2, 3 or 4 bits in groups of 32 or 64",
                                spec.code_bits, spec.group);
         }
-    } else if (page_sub_dim(spec) == 0) {
-        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8, d8b8, d1b2, d1b3 or d1b4",
+    } else if (page_form(spec).sub_dim == 0) {
+        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8, d8b8, d4b12, d8b12, d1b2, d1b3 or d1b4",
                            spec.sub_dim, spec.code_bits);
     }
-    if (codec.has_book_per_subspace()) {
-        return "a codebook per subspace, expected one that subspaces share";
+    if (codec.has_book_per_subspace() && (spec.code_bits != 8 || spec.sub_dim > 4)) {
+        return fmt::format("a codebook per subspace of d{}b{}, expected d2b8 or d4b8 for those", spec.sub_dim, spec.code_bits);
     }
     if (codec.head_dim() != 64 && codec.head_dim() != 128 && codec.head_dim() != 256) {
         return fmt::format("head_dim {}, expected 64, 128 or 256", codec.head_dim());
+    }
+    if (spec.kind == CodecKind::vq && spec.sub_dim == 8 && spec.code_bits == 12 && codec.head_dim() == 64) {
+        return "d8b12 with head_dim 64, expected 128 or 256";
     }
     for (int h = 0; h < codec.num_heads(); ++h) {
         if (!codec.transform(h).matrix().empty()) {
@@ -52,7 +57,7 @@ std::vector<float> gather(const RowCodec& codec, float otherwise, std::span<cons
     return any ? all : std::vector<float>();
 }
 
-/// Word of the int8 of channels [first, first + 4) that a byte of codes stands for; beyond its channels they repeat.
+/// Word of the int8 of channels [first, first + 4) that a code of the page stands for; beyond its channels they repeat.
 std::uint32_t word_of(const Codebook& book, int page_sub_dim, int byte, int first) {
     std::uint32_t word = 0;
     for (int b = 0; b < 4; ++b) {
@@ -64,25 +69,78 @@ std::uint32_t word_of(const Codebook& book, int page_sub_dim, int byte, int firs
     return word;
 }
 
+std::uint16_t half(int x) {
+    return f32_to_f16(static_cast<float>(x));
+}
+
+/// Operands of Search (search.cuh): of every 16 centroids and each lane (g, t) two channels of centroids g and g + 8, then minus
+/// half their squared lengths. Channels 2t and 2t + 1, of fewer modulo sub_dim: digits of a sub-vector follow each other.
+void add_fragments(const Codebook& book, std::vector<std::uint32_t>& out) {
+    const int d = book.sub_dim;
+    const auto at = [&](int centroid, int channel) { return static_cast<int>(book.centroids[static_cast<std::size_t>(centroid * d + channel)]); };
+    for (int tile = 0; tile < book.num_centroids() / 16; ++tile) {
+        for (int lane = 0; lane < 32; ++lane) {
+            const int first = 2 * (lane % 4) % d;
+            std::uint32_t words[4] = {};
+            for (int row = 0; row < 2; ++row) {
+                const int centroid = 16 * tile + 8 * row + lane / 4;
+                if (2 * (lane % 4) < 2 * d) {
+                    words[row] = half(at(centroid, first)) | static_cast<std::uint32_t>(half(at(centroid, first + 1))) << 16;
+                }
+                int square = 0;
+                for (int k = 0; k < d; ++k) {
+                    square += at(centroid, k) * at(centroid, k);
+                }
+                words[2 + row] = std::bit_cast<std::uint32_t>(-0.5f * static_cast<float>(square));
+            }
+            out.insert(out.end(), words, words + 4);
+        }
+    }
+}
+
+/// Of a head whose subspaces have codebooks of their own.
+void own_words(const RowCodec& codec, int head, std::vector<std::uint32_t>& words, std::vector<float>& steps,
+               std::vector<std::uint32_t>& fragments) {
+    const int sub_dim = codec.sub_dim();
+    for (int m = 0; m < codec.num_subspaces(); ++m) {
+        const Codebook& book = codec.codebook(head, m);
+        steps.insert(steps.end(), static_cast<std::size_t>(sub_dim), book.scale);
+        std::vector<std::uint32_t> own(static_cast<std::size_t>(64 * sub_dim));
+        std::memcpy(own.data(), book.centroids.data(), 4 * own.size());
+        words.insert(words.end(), own.begin(), own.end());
+        add_fragments(book, fragments);
+    }
+}
+
 Status upload_side(const RowCodec& codec, SideTables& side) {
     side.spec = codec.spec();
-    side.sub_dim = page_sub_dim(codec.spec());
+    side.form = page_form(codec.spec());
+    side.own_books = codec.has_book_per_subspace();
     std::vector<std::uint32_t> words;
     std::vector<float> scales;
+    std::vector<std::uint32_t> fragments;
+    std::vector<float> steps;
     std::vector<float> levels;
     for (int h = 0; h < codec.num_heads(); ++h) {
         if (codec.spec().kind == CodecKind::scalar) {
             scales.push_back(1.0f);
             continue;
         }
+        if (side.own_books) {
+            scales.push_back(1.0f);
+            own_words(codec, h, words, steps, fragments);
+            continue;
+        }
         const Codebook& book = codec.codebook(h);
         scales.push_back(book.scale);
-        if (book.sub_dim == 1) {
+        if (book.sub_dim > 1) {
+            add_fragments(book, fragments);
+        } else {
             for (int i = 0; i < kMaxLevels; ++i) {
                 levels.push_back(i < book.num_centroids() ? codec.centroids(h)[i] : 0.0f);
             }
         }
-        if (side.sub_dim == 1) {
+        if (side.form.sub_dim == 1) {
             for (int first = 0; first < 8; first += 4) {
                 std::uint32_t word = 0;
                 std::memcpy(&word, book.centroids.data() + first, 4);
@@ -90,9 +148,9 @@ Status upload_side(const RowCodec& codec, SideTables& side) {
             }
             continue;
         }
-        for (int byte = 0; byte < 256; ++byte) {
-            for (int first = 0; first < std::max(side.sub_dim, 4); first += 4) {
-                words.push_back(word_of(book, side.sub_dim, byte, first));
+        for (int code = 0; code < 1 << side.form.bits; ++code) {
+            for (int first = 0; first < std::max(side.form.sub_dim, 4); first += 4) {
+                words.push_back(word_of(book, side.form.sub_dim, code, first));
             }
         }
     }
@@ -107,6 +165,8 @@ Status upload_side(const RowCodec& codec, SideTables& side) {
     const char* what = "copying codebooks and transforms to the device";
     Status s = upload(words, side.words, what);
     s = s.ok() ? upload(scales, side.scales, what) : s;
+    s = s.ok() ? upload(fragments, side.fragments, what) : s;
+    s = s.ok() ? upload(steps, side.steps, what) : s;
     s = s.ok() ? upload(levels, side.levels, what) : s;
     s = s.ok() ? upload(factors, side.factors, what) : s;
     s = s.ok() ? upload(inverse, side.inverse, what) : s;
@@ -163,7 +223,7 @@ PageParts page_parts(const LayerCodec::Tables& t, int page_size) {
         const ScalarHeadPage page = scalar_head_page(t.k.spec, t.v.spec, t.head_dim, page_size);
         return {page.v_codes, page.k_numbers, page.v_numbers, page.bytes};
     }
-    const HeadPage page = head_page(t.head_dim, t.k.sub_dim, t.v.sub_dim, page_size);
+    const HeadPage page = head_page(t.head_dim, t.k.form, t.v.form, page_size);
     return {page.v_offset(), page.norm_offset(), 0, page.bytes()};
 }
 

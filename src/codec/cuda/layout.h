@@ -11,7 +11,7 @@
 //             each subspace the cells b, b + 4, b + 1, b + 5 with b = 8 (t & 1) + (t & 2): those that it needs for the B
 //             fragments of mma.sp.m16n8k64 when the A fragments hold the probabilities as the key product leaves them
 //             Codes of one channel: four of 2 bits or two of 4 bits make the byte of sub_dim 4 or 2, low bits first; codes of 3
-//             bits are sub_dim 1, see level_bit
+//             bits are sub_dim 1, see level_bit. Codes of 12 bits of sub_dim 4 and 8 lie in pairs, see wide_bit
 //   norms     word g: norm bytes (codec.h: encode_norm) of K cell g, K cell g + 8, V cell g, V cell g + 8
 //
 // A contiguous cache has one page per sequence. A page without norms does not exist: a codec without norms stores 128, which
@@ -34,14 +34,21 @@ inline constexpr int kNormBytes = 32;  // of a granule: K and V
 inline constexpr std::uint8_t kUnitNorm = 128;
 inline constexpr int kMaxLevels = 16;  // of codes of one channel
 
-/// Bytes of one granule's codes on one side: a byte for every sub_dim channels of 16 cells, of sub_dim 1 three bits.
-VECINFER_HD constexpr int granule_bytes(int head_dim, int sub_dim) {
-    return sub_dim == 1 ? head_dim * 3 / 8 * kGranule : head_dim / sub_dim * kGranule;
+/// How codes lie in a page: `bits` for every sub_dim channels. 8 bits of sub_dim 2, 4 and 8, 12 of sub_dim 4 and 8, 3 of sub_dim 1.
+struct Form {
+    int sub_dim = 0;  // 0: not in a page of this layout
+    int bits = 8;
+    VECINFER_HD constexpr bool operator==(const Form& o) const { return sub_dim == o.sub_dim && bits == o.bits; }
+};
+
+/// Bytes of one granule's codes on one side.
+VECINFER_HD constexpr int granule_bytes(int head_dim, Form form) {
+    return head_dim / form.sub_dim * form.bits / 8 * kGranule;
 }
 
-/// Words of a head that say what codes stand for, see tables.h.
-VECINFER_HD constexpr int words_per_head(int sub_dim) {
-    return sub_dim == 1 ? 2 : sub_dim == 8 ? 512 : 256;
+/// Words of a head that say what codes stand for, see tables.h. `own`: every subspace has a codebook.
+VECINFER_HD constexpr int words_per_head(Form form, bool own, int head_dim) {
+    return form.sub_dim == 1 ? 2 : own ? 64 * head_dim : (1 << form.bits) * (form.sub_dim == 8 ? 2 : 1);
 }
 
 /// Bytes of a load of a lane's share of `share` bytes: at most 16, a power of two.
@@ -93,6 +100,30 @@ VECINFER_HD constexpr int level_bit(const LevelPlace& at, int bit, int head_dim)
     return 8 * lane_byte(at.lane, 4 * word + in_word / 8, head_dim * 3 / 16) + in_word % 8;
 }
 
+/// Codes of 12 bits come in pairs of one cell, 24 bits, so that bytes are a cell's own. Of keys of sub_dim 8 a pair is that of two
+/// steps of 32 channels, of sub_dim 4 that of one step; of values it is that of two neighbouring units of a lane. Three words hold
+/// four pairs: three in the low 24 bits, byte k of the fourth at the top of word k.
+struct WidePlace {
+    int lane = 0;
+    int pair = 0;
+    int which = 0;
+};
+VECINFER_HD constexpr WidePlace k_wide_place(int cell, int subspace, int sub_dim, int head_dim) {
+    const int steps = head_dim / 32;
+    const int lane = cell % 8 * 4 + subspace % 4;
+    return sub_dim == 8 ? WidePlace{lane, cell / 8 * (steps / 2) + subspace / 8, subspace / 4 % 2}
+                        : WidePlace{lane, cell / 8 * steps + subspace / 8, subspace / 4 % 2};
+}
+VECINFER_HD constexpr WidePlace v_wide_place(int cell, int subspace) {
+    return {subspace % 8 * 4 + cell / 8 + cell % 4 / 2 * 2, subspace / 16 * 4 + cell % 2 * 2 + cell % 8 / 4, subspace / 8 % 2};
+}
+/// Bit `bit` of a pair, counted from the start of the granule.
+VECINFER_HD constexpr int wide_bit(const WidePlace& at, int bit, int granule) {
+    const int word = at.pair / 4 * 3 + (at.pair % 4 < 3 ? at.pair % 4 : bit / 8);
+    const int in_word = at.pair % 4 < 3 ? bit : 24 + bit % 8;
+    return 8 * lane_byte(at.lane, 4 * word + in_word / 8, granule / 32) + in_word % 8;
+}
+
 VECINFER_HD constexpr int norm_offset(int cell, bool value) {
     return cell % 8 * 4 + (value ? 2 : 0) + cell / 8;
 }
@@ -108,9 +139,9 @@ struct HeadPage {
     VECINFER_HD constexpr std::size_t bytes() const { return k_codes + v_codes + norms; }
 };
 
-VECINFER_HD constexpr HeadPage head_page(int head_dim, int k_sub_dim, int v_sub_dim, int page_size) {
+VECINFER_HD constexpr HeadPage head_page(int head_dim, Form k, Form v, int page_size) {
     const std::size_t granules = static_cast<std::size_t>(page_size) / kGranule;
-    return {granules * granule_bytes(head_dim, k_sub_dim), granules * granule_bytes(head_dim, v_sub_dim), granules * kNormBytes};
+    return {granules * granule_bytes(head_dim, k), granules * granule_bytes(head_dim, v), granules * kNormBytes};
 }
 
 }  // namespace vecinfer::cuda

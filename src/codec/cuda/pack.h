@@ -10,18 +10,22 @@
 
 namespace vecinfer::cuda {
 
-/// sub_dim of the page layout for a codec: codes of one channel share bytes, or are of 3 bits. 0: the layout does not know it.
-constexpr int page_sub_dim(const CodecSpec& spec) {
-    if (spec.kind != CodecKind::vq || spec.sub_dim == 1) {
-        return spec.kind != CodecKind::vq ? 0 : spec.code_bits == 2 ? 4 : spec.code_bits == 4 ? 2 : 1;
+/// Codes of one channel share bytes, or are of 3 bits.
+constexpr Form page_form(const CodecSpec& spec) {
+    if (spec.kind != CodecKind::vq) {
+        return {};
     }
-    return spec.code_bits == 8 ? spec.sub_dim : 0;
+    if (spec.sub_dim == 1) {
+        return spec.code_bits == 2 ? Form{4} : spec.code_bits == 4 ? Form{2} : spec.code_bits == 3 ? Form{1, 3} : Form{};
+    }
+    const bool wide = spec.code_bits == 12 && spec.sub_dim >= 4;
+    return spec.code_bits == 8 || wide ? Form{spec.sub_dim, spec.code_bits} : Form{};
 }
 
 /// What kernels are chosen by: the codec of the page layout for vectors, scalar codecs as they are.
 constexpr CodecSpec page_spec(const CodecSpec& spec) {
-    const int sub_dim = page_sub_dim(spec);
-    return sub_dim == 0 ? spec : CodecSpec{CodecKind::vq, sub_dim, sub_dim == 1 ? 3 : 8};
+    const Form form = page_form(spec);
+    return form.sub_dim == 0 ? spec : CodecSpec{CodecKind::vq, form.sub_dim, form.bits};
 }
 
 /// One head page of vector-quantized keys and values in host memory.
@@ -31,7 +35,7 @@ public:
         : bytes_(bytes),
           spec_{k, v},
           head_dim_(head_dim),
-          page_(head_page(head_dim, page_sub_dim(k), page_sub_dim(v), page_size)) {}
+          page_(head_page(head_dim, page_form(k), page_form(v), page_size)) {}
 
     std::uint16_t code(int cell, int subspace, bool value) const {
         std::uint16_t code = 0;
@@ -56,9 +60,15 @@ public:
 private:
     std::size_t bit_of(int cell, int subspace, int bit, bool value) const {
         const int in = cell % kGranule;
-        const int sub_dim = page_sub_dim(spec_[value]);
+        const Form form = page_form(spec_[value]);
+        const int sub_dim = form.sub_dim;
+        const int granule_size = granule_bytes(head_dim_, form);
         const std::size_t granule =
-            (value ? page_.v_offset() : 0) + static_cast<std::size_t>(cell / kGranule) * granule_bytes(head_dim_, sub_dim);
+            (value ? page_.v_offset() : 0) + static_cast<std::size_t>(cell / kGranule) * granule_size;
+        if (form.bits == 12) {
+            const WidePlace at = value ? v_wide_place(in, subspace) : k_wide_place(in, subspace, sub_dim, head_dim_);
+            return 8 * granule + wide_bit(at, 12 * at.which + bit, granule_size);
+        }
         if (sub_dim == 1) {
             const LevelPlace at = value ? v_level_place(in, subspace) : k_level_place(in, subspace, head_dim_);
             return 8 * granule + level_bit(at, bit, head_dim_);

@@ -46,10 +46,22 @@ __device__ inline std::int64_t window_row(const EncodeArgs& a, int token, int he
 /// Zeros for a token that does not exist.
 template <int N>
 __device__ __forceinline__ void load_row(const EncodeArgs& a, int token, int head, float (&y)[N], int lane) {
+    const std::int64_t at = token * a.side.token_stride + head * a.side.head_stride + lane * N;
+    if (N % 4 == 0 && a.aligned != 0 && a.type == Number::f16 && token < a.num_tokens) {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            const uint2 x = *reinterpret_cast<const uint2*>(static_cast<const std::uint16_t*>(a.side.x) + at + i);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const float half = half_at(k < 2 ? x.x : x.y, k % 2);
+                y[i + k] = fabsf(half) <= 65504.0f ? half : 0.0f;
+            }
+        }
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        const std::int64_t at = token * a.side.token_stride + head * a.side.head_stride + lane * N + i;
-        y[i] = token < a.num_tokens ? round_to_half(load_number(a.side.x, at, a.type)) : 0.0f;
+        y[i] = token < a.num_tokens ? round_to_half(load_number(a.side.x, at + i, a.type)) : 0.0f;
     }
 }
 

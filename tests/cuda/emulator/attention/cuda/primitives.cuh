@@ -120,19 +120,31 @@ inline void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::u
     }
 }
 
+inline int max_of_three(int x, int y, int z) {
+    return std::max(x, std::max(y, z));
+}
+
 inline std::uint32_t select_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selectors) {
     return (selectors & 0x8888u) == 0 ? __byte_perm(low, high, selectors) : 0x7f7f7f7fu;
 }
-template <int Offset>
-std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
+template <int Stride>
+std::uint32_t entry_address(std::uint32_t w, int b, std::uint32_t base) {
+    static_assert(Stride <= 128, "bytes of a dot product are signed on one side");
+    return base + Stride * (w >> (8 * b) & 0xff);
+}
+inline std::uint32_t load_word(std::uint32_t address) {
     std::uint32_t r;
-    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * b) & 0xff) + Offset), 4);
+    std::memcpy(&r, emulator::shared_pointer(address), 4);
     return r;
 }
-template <int Offset>
-uint2 look_up_two(std::uint32_t w, int b, std::uint32_t base) {
+inline uint2 load_two_words(std::uint32_t address) {
     uint2 r;
-    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * b) & 0xff) + Offset), 8);
+    std::memcpy(&r, emulator::shared_pointer(address), 8);
+    return r;
+}
+inline std::uint32_t load_short(std::uint32_t address) {
+    std::uint16_t r;
+    std::memcpy(&r, emulator::shared_pointer(address), 2);
     return r;
 }
 
