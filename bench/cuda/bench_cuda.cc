@@ -145,7 +145,8 @@ std::vector<DecodeShape> shapes(const std::string& which) {
         out.push_back({.batch = 8, .context = 65536, .recent = 0, .sink = 0});
         for (const int context : {65536, 196608}) {
             for (const char* scheme :
-                 {"vecinfer:k4v4", "vecinfer:k4v2", "vecinfer:k1v1", "rotated:k2v2", "rotated:k3v3", "rotated:k4v4", "kivi:k2v2",
+                 {"vecinfer:k4v4", "vecinfer:k4v2", "vecinfer:k3v3", "vecinfer:k1.5v1.5", "vecinfer:k1.5v1", "vecinfer:k1v1",
+                  "million:k2v2", "million:k4v4", "rotated:k2v2", "rotated:k3v3", "rotated:k4v4", "kivi:k2v2",
                   "kivi:k4v4", "innerq:k3v2", "innerq:k3v2h", "innerq:k3v3", "innerq:k4v4"}) {
                 out.push_back({.batch = 8, .context = context, .scheme = scheme});
             }
@@ -159,7 +160,7 @@ std::vector<const cuda::DecodeKernel*> variants_of(const DecodeShape& s, const c
     for (const std::span<const cuda::DecodeKernel> table : {decode_variants(), decode_variants_other()}) {
         for (const cuda::DecodeKernel& v : table) {
             if (v.head_dim == s.head_dim && v.k == cuda::page_spec(codec.tables().k.spec) &&
-                v.v == cuda::page_spec(codec.tables().v.spec) && s.num_qo_heads / s.num_kv_heads * s.num_q <= v.rows &&
+                v.v == cuda::page_spec(codec.tables().v.spec) && v.k_own == codec.tables().k.own_books && s.num_qo_heads / s.num_kv_heads * s.num_q <= v.rows &&
                 (v.general || s.page_size == 0 || s.page_size >= 64)) {
                 found.push_back(&v);
             }
@@ -253,8 +254,9 @@ int run(int argc, char** argv) {
         }
         save();
     }
-    const std::vector<std::string> encoded = {"vecinfer:k2v2", "vecinfer:k4v4", "vecinfer:k1v1", "rotated:k3v3",
-                                              "kivi:k2v2",     "innerq:k3v2",   "innerq:k3v2h"};
+    const std::vector<std::string> encoded = {"vecinfer:k2v2", "vecinfer:k4v4", "vecinfer:k3v3", "vecinfer:k1.5v1.5",
+                                              "vecinfer:k1v1", "million:k2v2",  "rotated:k3v3",  "kivi:k2v2",
+                                              "innerq:k3v2",   "innerq:k3v2h"};
     for (const std::string& scheme : no_encode ? std::vector<std::string>() : encoded) {
         const DecodeShape s{.batch = 8, .context = 32768, .scheme = scheme};
         const EncodeCaseData data(s);

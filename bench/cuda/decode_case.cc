@@ -19,7 +19,9 @@ constexpr int kMaxCopies = 256;
 RowCodec make_codec(const DecodeShape& s, bool value) {
     Result<Scheme> parsed = parse_scheme(s.scheme);
     check(parsed.status());
-    const Result<Scheme> scheme = resolve(parsed.value(), false);
+    // Product quantization knows no universal codebook; a copy of it for each subspace times as well.
+    const bool own = parsed->scope == Scope::subspace;
+    const Result<Scheme> scheme = resolve(parsed.value(), own);
     check(scheme.status());
     const CodecSpec& spec = value ? scheme->value : scheme->key;
     std::vector<HeadTransform> transforms;
@@ -29,7 +31,7 @@ RowCodec make_codec(const DecodeShape& s, bool value) {
         check(t.status());
         transforms.push_back(std::move(t).value());
         if (spec.kind == CodecKind::vq) {
-            books.push_back(*universal_codebook(spec.sub_dim, spec.code_bits));
+            books.insert(books.end(), own ? s.head_dim / spec.sub_dim : 1, *universal_codebook(spec.sub_dim, spec.code_bits));
         }
     }
     Result<RowCodec> codec = RowCodec::create(spec, scheme->norm, s.head_dim, std::move(transforms), std::move(books));
@@ -98,7 +100,8 @@ DecodeCaseData::DecodeCaseData(const DecodeShape& s) : shape_(s), codec_(make_la
                 fill_numbers(head, t, page_size_, 77 + 2 * p);
             } else {
                 const std::size_t norms = cuda::page_parts(t, page_size_).norms;
-                fill_bytes(head + norms, head_bytes - norms, 120, 136, 77 + p, nullptr);
+                const bool stored = t.k.norms || t.v.norms;
+                fill_bytes(head + norms, head_bytes - norms, stored ? 120 : 128, stored ? 136 : 128, 77 + p, nullptr);
             }
         }
     }

@@ -26,6 +26,7 @@ struct EncodeCase {
     bool bad_numbers = false;
     int first_position = 0;
     bool own_books = false;
+    int shaping = 0;  // directions of the keys
 };
 
 std::vector<EncodeCase> cases() {
@@ -79,6 +80,19 @@ std::vector<EncodeCase> cases() {
                            .unbiased = true});
         }
     }
+    for (const auto& [sub_dim, head_dim, rank] : {std::tuple(4, 128, 32), std::tuple(2, 64, 5), std::tuple(8, 128, 33)}) {
+        for (const bool unbiased : {false, true}) {
+            all.push_back({.name = "shaped" + std::to_string(sub_dim) + (unbiased ? "_unbiased" : ""),
+                           .head_dim = head_dim,
+                           .k = {.sub_dim = sub_dim},
+                           .num_tokens = unbiased ? 23 : 9,
+                           .unbiased = unbiased,
+                           .shaping = rank});
+        }
+    }
+    all.push_back({.name = "shaped_dim256", .head_dim = 256, .num_tokens = 3, .unbiased = true, .shaping = 64});
+    all.push_back({.name = "shaped_zeros", .num_tokens = 3, .unbiased = true, .magnitude = 0.0f, .shaping = 16});
+    all.push_back({.name = "shaped_tiny", .num_tokens = 3, .unbiased = true, .magnitude = 2e-5f, .shaping = 16});
     for (const int tokens : {1, 3, 4, 5, 31, 32, 33, 200}) {
         all.push_back({.name = "tokens" + std::to_string(tokens), .num_tokens = tokens, .window = {16, 2}});
     }
@@ -97,6 +111,8 @@ std::vector<EncodeCase> cases() {
     all.push_back({.name = "bad_numbers", .window = {16, 2}, .bad_numbers = true});
     return all;
 }
+
+constexpr unsigned kKeySeed = 1;
 
 RowCodec make_codec(const EncodeCase& c, const TransformSpec& transform, const CodecSpec& spec, unsigned seed) {
     std::vector<HeadTransform> transforms;
@@ -122,7 +138,12 @@ RowCodec make_codec(const EncodeCase& c, const TransformSpec& transform, const C
             books.back().scale *= 1.0f + 0.1f * static_cast<float>(m % 8);
         }
     }
-    Result<RowCodec> codec = RowCodec::create(spec, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
+    std::vector<float> shaping;
+    if (seed == kKeySeed && c.shaping > 0) {
+        shaping = normal_rows(c.num_kv_heads * c.shaping, c.head_dim, 77, 0.4f);
+    }
+    Result<RowCodec> codec =
+        RowCodec::create(spec, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased, .shaping = shaping});
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -131,7 +152,7 @@ class EncodeTest : public CudaTest, public ::testing::WithParamInterface<EncodeC
 
 TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
     const EncodeCase& c = GetParam();
-    const RowCodec codecs[2] = {make_codec(c, c.key, c.k, 1), make_codec(c, c.value, c.v, 50)};
+    const RowCodec codecs[2] = {make_codec(c, c.key, c.k, kKeySeed), make_codec(c, c.value, c.v, 50)};
     const Result<cuda::LayerCodec> made = cuda::LayerCodec::create(codecs[0], codecs[1]);
     ASSERT_TRUE(made.ok()) << made.status().message();
     const cuda::LayerCodec& codec = made.value();

@@ -13,9 +13,6 @@ namespace {
 constexpr int kMaxTokens = 1 << 24;
 
 Status check_params(const LayerCodec& codec, const CacheView& cache, const EncodeParams& p) {
-    if (codec.tables().k.shaped || codec.tables().v.shaped) {
-        return {ErrorCode::unsupported, "encode: got a codec with noise shaping, expected encode=nearest or encode=unbiased"};
-    }
     Status s = check_range("num_tokens", p.num_tokens, 0, kMaxTokens);
     s = s.ok() ? check_pointer("k", p.k, number_bytes(p.type)) : s;
     s = s.ok() ? check_pointer("v", p.v, number_bytes(p.type)) : s;
@@ -41,7 +38,10 @@ EncodeSide side_of(const SideTables& t, const void* x, std::int64_t token_stride
     side.steps = t.steps.get();
     side.fragments = t.fragments.get();
     side.form = t.form;
-    side.own_books = t.own_books ? 1 : 0;
+    side.shaping = t.shaping.get();
+    side.shaping_metric = t.shaping_metric.get();
+    side.shaping_bias = t.shaping_bias.get();
+    side.shaping_rank = t.shaping_rank;
     side.inverse = t.inverse.get();
     side.center = t.center.get();
     side.window = static_cast<std::uint16_t*>(window);
@@ -111,7 +111,7 @@ Status encode(const LayerCodec& codec, const CacheView& cache, const EncodeParam
             a.side.numbers_offset = static_cast<std::int64_t>(value ? page.v_numbers : page.norms);
             const bool scalar = tables.spec.kind == CodecKind::scalar;
             std::vector<EncodeKernel> kernels = {scalar ? scalar_encode_kernel(tables.spec, t.head_dim)
-                                                        : encode_kernel(t.head_dim, tables.spec.sub_dim, tables.spec.code_bits)};
+                                                        : encode_kernel(t.head_dim, tables.spec, tables.own_books)};
             if (scalar && window) {
                 kernels.push_back(window_kernel(t.head_dim));
             }

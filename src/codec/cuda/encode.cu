@@ -3,13 +3,14 @@
 // same operations in the same order as on the CPU give the same codes.
 #include "codec/cuda/rows.cuh"
 #include "codec/cuda/search.cuh"
+#include "codec/cuda/shaping.cuh"
 #include "codec/norm_steps.h"
 
 namespace vecinfer::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kTokens = 64;  // of a tile
+constexpr int kRows = 64;  // of a tile: tokens, of shaped codes each with three norms
 constexpr int kThreads = 32 * kWarps;
 
 __device__ constexpr NormSteps kSteps = kNormSteps;
@@ -92,35 +93,51 @@ __device__ void store_codes(const EncodeSide& side, const Code* from, std::uint8
     }
 }
 
-/// Shared memory of a block.
-template <int HD, int D, int Bits>
+/// Who shares a codebook and how wide its codes are.
+enum class Books { shared, own, wide };
+
+/// Shared memory of a block. A row is a token and the norm that is tried for it.
+template <int HD, int D, Books B>
 struct EncodeShared {
-    using Code = std::conditional_t<(Bits > 8), std::uint16_t, std::uint8_t>;
+    using Code = std::conditional_t<B == Books::wide, std::uint16_t, std::uint8_t>;
     static constexpr int kRow = HD + 4;
-    alignas(16) float y[kTokens][kRow];     // transformed
-    alignas(16) float unit[kTokens][kRow];  // divided by the norm
-    alignas(16) float table[D == 1 ? kMaxLevels : Bits > 8 ? 4 : 256 * D];  // centroid values, layout (256, D)
-    double energy[kTokens];
-    float peak[kTokens];           // largest entry
-    std::uint8_t norm[kTokens];
-    Code codes[kTokens][HD / D];
+    static constexpr int kBits = B == Books::wide ? 12 : 8;
+    alignas(16) float y[kRows][kRow];     // transformed, by token
+    alignas(16) float unit[kRows][kRow];  // divided by the norm, by row
+    alignas(16) float table[D == 1 ? kMaxLevels : B == Books::shared ? 256 * D : 4];  // centroid values, layout (256, D)
+    ShapingState<D == 1 || B != Books::shared ? 4 : HD> shaping[kWarps];
+    double energy[kRows];
+    double projection[kRows];
+    std::uint8_t* head_page[kRows];  // null: not stored
+    int in_page[kRows];
+    float divisor[kRows];
+    float peak[kRows];  // largest entry of a token
+    float group_peak[kRows / 8];  // of eight rows, divided by the norms
+    std::uint8_t norm[kRows];
+    std::uint8_t chosen[kRows];  // row of a token
+    Code codes[kRows][HD / D];
 };
 
 /// Centroids of one subspace.
-template <int HD, int D, int Bits>
-__device__ __forceinline__ Centroids<D> centroids_of(const EncodeArgs& a, const EncodeShared<HD, D, Bits>& sm, int head, int m) {
+template <int HD, int D, Books B>
+__device__ __forceinline__ auto centroids_of(const EncodeArgs& a, const EncodeShared<HD, D, B>& sm, int head, int m) {
     const EncodeSide& side = a.side;
-    if (side.own_books != 0) {
-        return {nullptr, side.words + 64 * HD * head + 64 * D * m, side.steps[head * HD + m * D], true};
+    const auto* bytes = reinterpret_cast<const std::int8_t*>(side.words);
+    if constexpr (B == Books::shared) {
+        return FloatCentroids<D>{sm.table, side.scales[head]};
+    } else if constexpr (B == Books::own) {
+        return ByteCentroids<D>{bytes + 256 * HD * head + 256 * D * m, side.steps[head * HD + m * D], D};
+    } else {
+        return ByteCentroids<D>{bytes + 4096 * D * head, side.scales[head], D};
     }
-    return {Bits > 8 ? nullptr : sm.table, side.words + head * words_per_head(side.form, false, HD), side.scales[head], false};
 }
 
-template <int HD, int D, int Bits>
+template <int HD, int D, Books B>
 __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant__ EncodeArgs a) {
     constexpr int N = HD / 32;  // channels of a lane
     constexpr int kSubspaces = HD / D;
-    using Sm = EncodeShared<HD, D, Bits>;
+    constexpr bool kShapes = D != 1 && B == Books::shared;
+    using Sm = EncodeShared<HD, D, B>;
     extern __shared__ __align__(1024) unsigned char memory[];
     Sm& sm = *reinterpret_cast<Sm*>(memory);
     const int head = blockIdx.y;
@@ -133,24 +150,20 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
         if (thread < kMaxLevels) {
             sm.table[thread] = side.levels[head * kMaxLevels + thread];
         }
-    } else if (Bits == 8 && side.own_books == 0) {
-        const Centroids<D> shared = {nullptr, side.words + head * words_per_head(side.form, false, HD), side.scales[head], false};
-        for (int i = thread; i < 256; i += kThreads) {
-            float c[D];
-            shared.load(i, c);
-            for (int k = 0; k < D; ++k) {
-                sm.table[i * D + k] = c[k];
-            }
+    } else if constexpr (B == Books::shared) {
+        const auto* bytes = reinterpret_cast<const std::int8_t*>(side.words + head * words_per_head(side.form, false, HD));
+        const ByteCentroids<D> from = {bytes, side.scales[head], max(D, 4)};
+        for (int i = thread; i < 256 * D; i += kThreads) {
+            sm.table[i] = from.at(i / D, i % D);
         }
     }
-    Search<(D == 1 ? 4 : D), Bits> search;
-    constexpr int kBook = 8 << Bits;  // words of the fragments of a codebook
-    if (D != 1 && side.own_books == 0) {
-        search.use(side.fragments + static_cast<std::int64_t>(head) * kBook, lane);
-    }
+    const bool shaped = kShapes && side.shaping_rank > 0;
+    const int tries = shaped && side.unbiased ? 3 : 1;
+    const int tile = kRows / tries;
 
-    for (int token0 = blockIdx.x * kTokens; token0 < a.num_tokens; token0 += gridDim.x * kTokens) {
-        const int count = min(kTokens, a.num_tokens - token0);
+    for (int token0 = blockIdx.x * tile; token0 < a.num_tokens; token0 += gridDim.x * tile) {
+        const int count = min(tile, a.num_tokens - token0);
+        const int rows = count * tries;
         for (int i = warp; i < count; i += kWarps) {
             float y[N];
             load_row(a, token0 + i, head, y, lane);
@@ -173,45 +186,52 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
         }
         __syncthreads();
         if (thread < count) {
-            int norm = kUnitNorm;
-            if (side.norms) {
-                norm = norm_byte(static_cast<float>(sqrt(sm.energy[thread] / HD)));
-                sm.peak[thread] /= norm == 0 ? 1.0f : norm_value(norm);
+            const int norm = side.norms ? norm_byte(static_cast<float>(sqrt(sm.energy[thread] / HD))) : kUnitNorm;
+            const Cell cell = find_cell(a, token0 + thread, head);
+            sm.head_page[thread] = cell.stored ? cell.head_page : nullptr;
+            sm.in_page[thread] = cell.in_page;
+            for (int i = 0; i < tries; ++i) {
+                const int tried = norm == 0 || tries == 1 ? norm : max(1, min(255, norm + i - 1));
+                sm.norm[thread * tries + i] = static_cast<std::uint8_t>(tried);
+                sm.divisor[thread * tries + i] = side.norms && tried != 0 ? norm_value(tried) : 1.0f;
             }
-            sm.norm[thread] = static_cast<std::uint8_t>(norm);
         }
         __syncthreads();
-        for (int i = warp; i < count; i += kWarps) {
-            const int norm = sm.norm[i];
-            const float divisor = side.norms && norm != 0 ? norm_value(norm) : 1.0f;
+        for (int i = warp; i < rows; i += kWarps) {
+            const float divisor = sm.divisor[i];
 #pragma unroll
             for (int k = 0; k < N; ++k) {
-                sm.unit[i][lane * N + k] = sm.y[i][lane * N + k] / divisor;
+                sm.unit[i][lane * N + k] = sm.y[i / tries][lane * N + k] / divisor;
+            }
+        }
+        for (int group = warp; group < kRows / 8; group += kWarps) {
+            const int row = min(8 * group + lane % 8, rows - 1);
+            const float peak = warp_max(sm.peak[row / tries] / sm.divisor[row]);
+            if (lane == 0) {
+                sm.group_peak[group] = peak;
             }
         }
         __syncthreads();
 
         if constexpr (D == 1) {
-            for (int i = warp; i < count; i += kWarps) {
+            for (int i = warp; i < rows; i += kWarps) {
                 for (int m = lane; m < HD; m += 32) {
                     sm.codes[i][m] = static_cast<std::uint8_t>(nearest_level(sm.unit[i][m], sm.table, 1 << side.spec.code_bits));
                 }
             }
         } else {
+            Search<D, Sm::kBits> search;
+            constexpr int kBook = 8 << Sm::kBits;  // words of the fragments of a codebook
             for (int m = warp; m < kSubspaces; m += kWarps) {
-                const Centroids<D> centroids = centroids_of<HD, D, Bits>(a, sm, head, m);
-                const float steps = 1.0f / centroids.scale;
-                if (side.own_books != 0) {
-                    search.use(side.fragments + (static_cast<std::int64_t>(head) * kSubspaces + m) * kBook, lane);
+                if (B == Books::own || m == warp) {
+                    const std::int64_t book = B == Books::own ? static_cast<std::int64_t>(head) * kSubspaces + m : head;
+                    search.use(side.fragments + book * kBook, lane);
                 }
-                for (int first = 0; first < count; first += 8) {
-                    float peak = 0.0f;
-#pragma unroll
-                    for (int i = 0; i < 8; ++i) {
-                        peak = first + i < count ? fmaxf(peak, sm.peak[first + i]) : peak;
-                    }
-                    const int code = search.nearest(&sm.unit[first][m * D], Sm::kRow, centroids, steps,
-                                                    Search<D, Bits>::error_of(peak * steps), count - first, lane);
+                const auto centroids = centroids_of<HD, D, B>(a, sm, head, m);
+                const float steps = 1.0f / centroids.scale;
+                for (int first = 0; first < rows; first += 8) {
+                    const float error = Search<D, Sm::kBits>::error_of(sm.group_peak[first / 8] * steps);
+                    const int code = search.nearest(&sm.unit[first][m * D], Sm::kRow, centroids, steps, error, rows - first, lane);
                     if (lane % 4 == 0) {
                         sm.codes[first + lane / 4][m] = static_cast<typename Sm::Code>(code);
                     }
@@ -219,11 +239,14 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
             }
         }
         __syncthreads();
-        for (int i = warp; i < count; i += kWarps) {
-            const int norm = sm.norm[i];
-            int stored = norm;
-            if (side.norms && side.unbiased && norm != 0) {
-                const float divisor = norm_value(norm);
+        for (int i = warp; i < rows; i += kWarps) {
+            if constexpr (kShapes) {
+                if (shaped) {
+                    improve_codes<HD, D>(side, head, sm.shaping[warp], sm.unit[i], sm.table, sm.codes[i], lane);
+                    __syncwarp();
+                }
+            }
+            if (side.norms && side.unbiased) {
                 double projection = 0.0;
 #pragma unroll
                 for (int k = 0; k < N; ++k) {
@@ -232,31 +255,52 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
                     if constexpr (D == 1) {
                         part = sm.table[sm.codes[i][channel]];
                     } else {
-                        float c[D];
-                        centroids_of<HD, D, Bits>(a, sm, head, channel / D).load(sm.codes[i][channel / D], c);
-#pragma unroll
-                        for (int x = 0; x < D; ++x) {
-                            part = channel % D == x ? c[x] : part;
-                        }
+                        part = centroids_of<HD, D, B>(a, sm, head, channel / D).at(sm.codes[i][channel / D], channel % D);
                     }
-                    projection += static_cast<double>(divisor * part) * static_cast<double>(sm.y[i][channel]);
+                    projection += static_cast<double>(sm.divisor[i] * part) * static_cast<double>(sm.y[i / tries][channel]);
                 }
                 projection = warp_sum_double(projection);
-                if (projection > 0) {
-                    stored = norm_byte(static_cast<float>(divisor * (sm.energy[i] / projection)));
+                if (lane == 0) {
+                    sm.projection[i] = projection;
                 }
             }
-            const Cell cell = find_cell(a, token0 + i, head);
-            if (cell.stored) {
-                const int granule = cell.in_page / kGranule;
-                const int in = cell.in_page % kGranule;
-                std::uint8_t* codes =
-                    cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(HD, side.form);
-                store_codes<HD, D, Bits>(side, sm.codes[i], codes, in, lane);
-                if (lane == 0) {
-                    cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes +
-                                   norm_offset(in, side.value != 0)] = static_cast<std::uint8_t>(stored);
+        }
+        __syncthreads();
+        // As RowCodec::encode_unbiased: of the norms that were tried the one whose correction falls closest to a step.
+        if (thread < count) {
+            int stored = sm.norm[thread * tries];
+            int chosen = thread * tries;
+            if (side.norms && side.unbiased && stored != 0) {
+                const double energy = sm.energy[thread];
+                double least = INFINITY;
+                for (int row = thread * tries; row < (thread + 1) * tries; ++row) {
+                    const double projection = sm.projection[row];
+                    int corrected = sm.norm[row];
+                    double miss = energy;
+                    if (projection > 0) {
+                        corrected = norm_byte(static_cast<float>(sm.divisor[row] * (energy / projection)));
+                        miss = fabs(projection * static_cast<double>(norm_value(corrected) / sm.divisor[row]) - energy);
+                    }
+                    if (miss < least) {
+                        least = miss;
+                        stored = corrected;
+                        chosen = row;
+                    }
                 }
+            }
+            sm.chosen[thread] = static_cast<std::uint8_t>(chosen);
+            if (sm.head_page[thread] != nullptr) {
+                sm.head_page[thread][a.norm_offset + static_cast<std::int64_t>(sm.in_page[thread] / kGranule) * kNormBytes +
+                                     norm_offset(sm.in_page[thread] % kGranule, side.value != 0)] =
+                    static_cast<std::uint8_t>(stored);
+            }
+        }
+        __syncthreads();
+        for (int i = warp; i < count; i += kWarps) {
+            if (sm.head_page[i] != nullptr) {
+                std::uint8_t* granule = sm.head_page[i] + side.codes_offset +
+                                        static_cast<std::int64_t>(sm.in_page[i] / kGranule) * granule_bytes(HD, side.form);
+                store_codes<HD, D, Sm::kBits>(side, sm.codes[sm.chosen[i]], granule, sm.in_page[i] % kGranule, lane);
             }
         }
         __syncthreads();
@@ -265,26 +309,28 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
 
 namespace {
 
-template <int HD, int D, int Bits = 8>
+template <int HD, int D, Books B = Books::shared>
 EncodeKernel entry() {
-    return {reinterpret_cast<const void*>(&encode_rows<HD, D, Bits>), kWarps, kTokens, sizeof(EncodeShared<HD, D, Bits>)};
+    return {reinterpret_cast<const void*>(&encode_rows<HD, D, B>), kWarps, kRows, sizeof(EncodeShared<HD, D, B>)};
 }
 
 template <int HD>
-EncodeKernel entry(int sub_dim, bool wide) {
-    if (wide) {
-        return sub_dim == 4 ? entry<HD, 4, 12>() : entry<HD, 8, 12>();
+EncodeKernel entry(int sub_dim, int code_bits, bool own_books) {
+    if (code_bits > 8) {
+        return sub_dim == 4 ? entry<HD, 4, Books::wide>() : entry<HD, 8, Books::wide>();
+    }
+    if (own_books) {
+        return sub_dim == 2 ? entry<HD, 2, Books::own>() : entry<HD, 4, Books::own>();
     }
     return sub_dim == 1 ? entry<HD, 1>() : sub_dim == 2 ? entry<HD, 2>() : sub_dim == 4 ? entry<HD, 4>() : entry<HD, 8>();
 }
 
 }  // namespace
 
-EncodeKernel encode_kernel(int head_dim, int sub_dim, int code_bits) {
-    const bool wide = code_bits > 8;
-    return head_dim == 64    ? entry<64>(sub_dim, wide)
-           : head_dim == 128 ? entry<128>(sub_dim, wide)
-                             : entry<256>(sub_dim, wide);
+EncodeKernel encode_kernel(int head_dim, const CodecSpec& spec, bool own_books) {
+    return head_dim == 64    ? entry<64>(spec.sub_dim, spec.code_bits, own_books)
+           : head_dim == 128 ? entry<128>(spec.sub_dim, spec.code_bits, own_books)
+                             : entry<256>(spec.sub_dim, spec.code_bits, own_books);
 }
 
 }  // namespace vecinfer::cuda

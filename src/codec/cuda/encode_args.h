@@ -19,7 +19,10 @@ struct EncodeSide {
     const float* steps;           // with own_books: layout (num_kv_heads, HD)
     const std::uint32_t* fragments;  // see codec/cuda/search.cuh
     Form form;                    // of the page layout
-    int own_books;
+    const float* shaping;         // see tables.h
+    const float* shaping_metric;
+    const float* shaping_bias;
+    int shaping_rank;  // 0: none
     const float* inverse;         // layout (num_kv_heads, HD), null: 1
     const float* center;          // likewise, null: 0
     std::uint16_t* window;        // null: none
@@ -60,7 +63,7 @@ struct EncodeKernel {
     int tokens;  // of one head and side that a block takes
     std::size_t shared_bytes;
 };
-EncodeKernel encode_kernel(int head_dim, int sub_dim, int code_bits);
+EncodeKernel encode_kernel(int head_dim, const CodecSpec& spec, bool own_books);
 
 /// Of scalar codecs; a block takes 32 tokens, of codecs that group tokens the groups that end there. The latter read earlier rows
 /// of a group from the window, so rows enter the window afterwards: window_kernel.

@@ -6,6 +6,7 @@
 #include "codec/cuda/pack.h"
 #include "codec/cuda/tables.h"
 #include "codec/f16.h"
+#include "codec/vq/shaping.h"
 #include "sidecar/guard.h"
 
 namespace vecinfer::cuda {
@@ -24,6 +25,9 @@ std::string unsupported_part(const RowCodec& codec) {
     }
     if (codec.has_book_per_subspace() && (spec.code_bits != 8 || spec.sub_dim > 4)) {
         return fmt::format("a codebook per subspace of d{}b{}, expected d2b8 or d4b8 for those", spec.sub_dim, spec.code_bits);
+    }
+    if (codec.is_shaped() && spec.code_bits != 8) {
+        return fmt::format("noise shaping with code_bits {}, expected encode=nearest or encode=unbiased", spec.code_bits);
     }
     if (codec.head_dim() != 64 && codec.head_dim() != 128 && codec.head_dim() != 256) {
         return fmt::format("head_dim {}, expected 64, 128 or 256", codec.head_dim());
@@ -112,6 +116,30 @@ void own_words(const RowCodec& codec, int head, std::vector<std::uint32_t>& word
     }
 }
 
+Status upload_shaping(const RowCodec& codec, SideTables& side, const char* what) {
+    if (!codec.is_shaped()) {
+        return {};
+    }
+    const int rank = (codec.shaping(0).rank() + 3) / 4 * 4;
+    std::vector<float> directions;
+    std::vector<float> metric;
+    std::vector<float> bias;
+    for (int h = 0; h < codec.num_heads(); ++h) {
+        const NoiseShaping& shaping = codec.shaping(h);
+        for (int d = 0; d < codec.head_dim(); ++d) {
+            const float* own = shaping.by_channel() + d * shaping.rank();
+            directions.insert(directions.end(), own, own + shaping.rank());
+            directions.resize(directions.size() + static_cast<std::size_t>(rank - shaping.rank()));
+        }
+        metric.insert(metric.end(), shaping.metric(), shaping.metric() + codec.head_dim() * codec.sub_dim());
+        bias.insert(bias.end(), shaping.bias(), shaping.bias() + (codec.num_subspaces() << codec.code_bits()));
+    }
+    side.shaping_rank = rank;
+    Status s = upload(directions, side.shaping, what);
+    s = s.ok() ? upload(metric, side.shaping_metric, what) : s;
+    return s.ok() ? upload(bias, side.shaping_bias, what) : s;
+}
+
 Status upload_side(const RowCodec& codec, SideTables& side) {
     side.spec = codec.spec();
     side.form = page_form(codec.spec());
@@ -161,7 +189,6 @@ Status upload_side(const RowCodec& codec, SideTables& side) {
     side.hadamard = codec.transform(0).has_hadamard();
     side.norms = codec.has_norm();
     side.unbiased = codec.is_unbiased();
-    side.shaped = codec.is_shaped();
     const char* what = "copying codebooks and transforms to the device";
     Status s = upload(words, side.words, what);
     s = s.ok() ? upload(scales, side.scales, what) : s;
@@ -170,6 +197,7 @@ Status upload_side(const RowCodec& codec, SideTables& side) {
     s = s.ok() ? upload(levels, side.levels, what) : s;
     s = s.ok() ? upload(factors, side.factors, what) : s;
     s = s.ok() ? upload(inverse, side.inverse, what) : s;
+    s = s.ok() ? upload_shaping(codec, side, what) : s;
     return s.ok() ? upload(center, side.center, what) : s;
 }
 

@@ -37,31 +37,49 @@ struct Candidate {
     }
 };
 
-/// A codebook: its centroids as floats, layout (n, D), in shared memory; or as integers and their scale.
+/// D floats from an address that is a multiple of theirs.
 template <int D>
-struct Centroids {
-    const float* table;  // null: not there
-    const std::uint32_t* words;
-    float scale;
-    bool halves;  // of D == 2: words are half of one each
-
-    __device__ __forceinline__ void load(int code, float (&c)[D]) const {
-        if (table != nullptr) {
+__device__ __forceinline__ void load_floats(const float* from, float (&to)[D]) {
+    if constexpr (D == 2) {
+        const float2 x = *reinterpret_cast<const float2*>(from);
+        to[0] = x.x;
+        to[1] = x.y;
+    } else {
 #pragma unroll
-            for (int k = 0; k < D; ++k) {
-                c[k] = table[code * D + k];
-            }
-            return;
+        for (int k = 0; k < D; k += 4) {
+            const float4 x = *reinterpret_cast<const float4*>(from + k);
+            to[k] = x.x;
+            to[k + 1] = x.y;
+            to[k + 2] = x.z;
+            to[k + 3] = x.w;
         }
+    }
+}
+
+/// Centroids of a codebook as floats, layout (n, D), in shared memory.
+template <int D>
+struct FloatCentroids {
+    const float* table;
+    float scale;
+
+    __device__ __forceinline__ float at(int code, int channel) const { return table[code * D + channel]; }
+    __device__ __forceinline__ void load(int code, float (&c)[D]) const { load_floats(table + code * D, c); }
+};
+
+/// As integers, `stride` bytes apart (tables.h), and their scale.
+template <int D>
+struct ByteCentroids {
+    const std::int8_t* bytes;
+    float scale;
+    int stride;
+
+    __device__ __forceinline__ float at(int code, int channel) const {
+        return scale * static_cast<float>(bytes[code * stride + channel]);
+    }
+    __device__ __forceinline__ void load(int code, float (&c)[D]) const {
 #pragma unroll
-        for (int first = 0; first < D; first += 4) {
-            const std::uint32_t w = D == 8             ? words[2 * code + first / 4]
-                                    : D == 2 && halves ? reinterpret_cast<const std::uint16_t*>(words)[code]
-                                                       : words[code];
-#pragma unroll
-            for (int k = first; k < min(D, first + 4); ++k) {
-                c[k] = scale * static_cast<float>(static_cast<std::int8_t>(w >> (8 * (k % 4))));
-            }
+        for (int k = 0; k < D; ++k) {
+            c[k] = at(code, k);
         }
     }
 };
@@ -97,8 +115,9 @@ public:
 
     /// Code of sub-vector lane / 4 of eight, `row` floats apart at x, shared memory. The same in its four lanes. steps: of a
     /// centroid's integer per unit. Only the first `count` are wanted.
-    __device__ __forceinline__ int nearest(const float* x, int row, const Centroids<D>& centroids, float steps, float error,
-                                           int count, int lane) const {
+    template <class Centroids>
+    __device__ __forceinline__ int nearest(const float* x, int row, const Centroids& centroids, float steps, float error, int count,
+                                           int lane) const {
         const int g = lane >> 2;
         const int t = lane & 3;
         const int first = D == 2 ? 0 : D == 4 ? 2 * (t % 2) : 2 * t;
@@ -163,10 +182,7 @@ public:
         const bool sure = (gap > error + value * kKeyError && error >= 0.0f && key > 0) || g >= count;
 
         float own[D];
-#pragma unroll
-        for (int k = 0; k < D; ++k) {
-            own[k] = x[g * row + k];
-        }
+        load_floats(x + g * row, own);
         const int id = key & ((1 << kIdBits) - 1);
         Candidate found{INFINITY, 0};
 #pragma unroll
@@ -216,8 +232,8 @@ private:
     static constexpr float kRelativeRounding = 5e-7f;
 
     static __device__ __forceinline__ std::uint32_t pack(float low, float high) {
-        return static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(low))) |
-               static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(high))) << 16;
+        const __half2 both = __floats2half2_rn(low, high);
+        return *reinterpret_cast<const std::uint32_t*>(&both);
     }
 
     const uint4* fragments_ = nullptr;

@@ -21,6 +21,12 @@ struct SideTables {
     /// Centroids as operands of the search, see search.cuh: layout (num_kv_heads, books, 2^code_bits / 16, 32, 4). Null of one
     /// channel and for scalar codecs.
     DevicePointer<std::uint32_t> fragments;
+    /// Of shaped codes (codec/vq/shaping.h): directions, layout (num_kv_heads, head_dim, rank); W of each subspace, layout
+    /// (num_kv_heads, num_subspaces, sub_dim, sub_dim); c^T W c, layout (num_kv_heads, num_subspaces, 256). Null otherwise.
+    DevicePointer<float> shaping;
+    DevicePointer<float> shaping_metric;
+    DevicePointer<float> shaping_bias;
+    int shaping_rank = 0;          // a multiple of 4; directions that were added are 0
     DevicePointer<float> levels;   // of codes of one channel: their values, layout (num_kv_heads, kMaxLevels); else null
     DevicePointer<float> scales;   // [num_kv_heads] value of an int8 step, 1 for scalar codecs and with own_books
     DevicePointer<float> steps;    // with own_books: value of an int8 step by channel, layout (num_kv_heads, head_dim); else null
@@ -30,7 +36,6 @@ struct SideTables {
     bool hadamard = false;
     bool norms = false;
     bool unbiased = false;
-    bool shaped = false;
 };
 
 /// Offsets in a head page; norms are the numbers of keys of scalar codecs.
