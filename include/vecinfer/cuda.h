@@ -26,10 +26,10 @@ enum class Number { f16, bf16, f32 };
 /// Codebooks and transforms of one layer on the current device.
 class LayerCodec {
 public:
-    /// ErrorCode::unsupported names what the kernels do not know: other codecs than d2b8, d4b8, d8b8, d1b2, d1b3, d1b4 and
-    /// scalars of 2 to 4 bits in groups of 32 or 64, vectors on one side and scalars on the other, head sizes other than 64, 128
-    /// and 256 or different ones for keys and values, codebooks per subspace, full transforms. Pairs of codecs that no kernel was
-    /// built for can be encoded; plan_decode and decode_attention refuse them. ErrorCode::invalid_argument if k and v differ in
+    /// ErrorCode::unsupported names what the kernels do not know: other codecs than d2b8, d4b8, d8b8, d4b12, d8b12, d1b2, d1b3,
+    /// d1b4 and scalars of 2 to 4 bits in groups of 32 or 64, vectors on one side and scalars on the other, head sizes other than
+    /// 64, 128 and 256 or different ones for keys and values, codebooks per subspace of other than d2b8 and d4b8, noise shaping
+    /// of codes of 12 bits, full transforms. Pairs of codecs that no kernel was built for can be encoded; plan_decode and decode_attention refuse them. ErrorCode::invalid_argument if k and v differ in
     /// heads. Copies, allocates and synchronizes.
     static Result<LayerCodec> create(const RowCodec& k, const RowCodec& v);
 
@@ -92,7 +92,7 @@ struct EncodeParams {
 /// first, non-finite ones to 0. Codes, norms and scales are those of RowCodec::encode, bit for bit, except where a sum of squares
 /// lies within rounding of two norm bytes. A codec that groups tokens encodes a group when its last token comes, from the tokens
 /// at hand and, for those of earlier calls, their f16 rows; the tokens of a sequence must follow each other in `slots` and a
-/// cell's number modulo the group must be its position's. ErrorCode::unsupported for keys with noise shaping.
+/// cell's number modulo the group must be its position's.
 Status encode(const LayerCodec& codec, const CacheView& cache, const EncodeParams& params, Stream stream);
 
 /// One decoding step: num_q query tokens at the end of each sequence. Strides are in elements.

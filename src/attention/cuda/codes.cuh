@@ -18,7 +18,10 @@ namespace vecinfer::cuda {
 inline constexpr float kMagic = 8388608.0f;      // 2^23: adding it leaves an integer in the low mantissa bits
 inline constexpr float kLeastP = 1.0f / 128.0f;  // a chunk whose largest p is below it moves the reference
 inline constexpr float kLeastLog = -7.0f;
-inline constexpr float kHeadroom = 2.0f;       // octaves between the largest p and a reference that was moved
+// Octaves between a chunk's largest p and a reference that it moved. A chunk that lies too high or too low is likely to be an
+// exception, so the reference does not follow it further than it must.
+inline constexpr float kHeadroomUp = 1.0f;
+inline constexpr float kHeadroomDown = 6.0f;
 inline constexpr float kDeepest = 60.0f;       // octaves that the reference may fall below its maximum
 inline constexpr float kLeastNorm = 0x1p-40f;  // stands in for value norms of 0
 inline constexpr float kUnset = -1e30f;
@@ -313,7 +316,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 8));
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
                 const bool stays = top == -INFINITY || (top <= 0.0f && top >= kLeastLog);
-                const float ref = stays ? state.ref[n] : fmaxf(state.ref[n] + top + kHeadroom, state.deepest[n]);
+                const float ref = stays ? state.ref[n] : fmaxf(state.ref[n] + top + (top > 0.0f ? kHeadroomUp : kHeadroomDown), state.deepest[n]);
                 const float move = ref - state.ref[n];
                 factor[n] = exp2f(fminf(-move, kDeepest));  // beyond, there is nothing to scale yet
                 state.ref[n] = ref;

@@ -81,15 +81,22 @@ __device__ void store_codes(const EncodeSide& side, const Code* from, std::uint8
         }
         return;
     }
-    const int parts = side.form.sub_dim / D;  // codes of a byte
-    const int bytes = HD / side.form.sub_dim;
-    for (int m = lane; m < bytes; m += 32) {
-        int byte = 0;
-        for (int i = 0; i < parts; ++i) {
-            byte |= from[m * parts + i] << (i * side.spec.code_bits);
+    if constexpr (D != 1) {
+        for (int m = lane; m < HD / D; m += 32) {
+            granule[side.value ? v_code_offset(cell, m, D, HD / D) : k_code_offset(cell, m, D, HD / D)] =
+                static_cast<std::uint8_t>(from[m]);
         }
-        granule[side.value ? v_code_offset(cell, m, side.form.sub_dim, bytes) : k_code_offset(cell, m, side.form.sub_dim, bytes)] =
-            static_cast<std::uint8_t>(byte);
+    } else {
+        const int parts = side.form.sub_dim;  // codes of a byte
+        const int bytes = HD / parts;
+        for (int m = lane; m < bytes; m += 32) {
+            int byte = 0;
+            for (int i = 0; i < parts; ++i) {
+                byte |= from[m * parts + i] << (i * side.spec.code_bits);
+            }
+            granule[side.value ? v_code_offset(cell, m, parts, bytes) : k_code_offset(cell, m, parts, bytes)] =
+                static_cast<std::uint8_t>(byte);
+        }
     }
 }
 
@@ -157,6 +164,7 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
             sm.table[i] = from.at(i / D, i % D);
         }
     }
+    const Form form = D == 1 ? side.form : Form{D, Sm::kBits};
     const bool shaped = kShapes && side.shaping_rank > 0;
     const int tries = shaped && side.unbiased ? 3 : 1;
     const int tile = kRows / tries;
@@ -199,14 +207,15 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
         __syncthreads();
         for (int i = warp; i < rows; i += kWarps) {
             const float divisor = sm.divisor[i];
+            const int token = tries == 1 ? i : i / 3;
 #pragma unroll
             for (int k = 0; k < N; ++k) {
-                sm.unit[i][lane * N + k] = sm.y[i / tries][lane * N + k] / divisor;
+                sm.unit[i][lane * N + k] = sm.y[token][lane * N + k] / divisor;
             }
         }
         for (int group = warp; group < kRows / 8; group += kWarps) {
             const int row = min(8 * group + lane % 8, rows - 1);
-            const float peak = warp_max(sm.peak[row / tries] / sm.divisor[row]);
+            const float peak = warp_max(sm.peak[tries == 1 ? row : row / 3] / sm.divisor[row]);
             if (lane == 0) {
                 sm.group_peak[group] = peak;
             }
@@ -247,6 +256,7 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
                 }
             }
             if (side.norms && side.unbiased) {
+                const int token = tries == 1 ? i : i / 3;
                 double projection = 0.0;
 #pragma unroll
                 for (int k = 0; k < N; ++k) {
@@ -257,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
                     } else {
                         part = centroids_of<HD, D, B>(a, sm, head, channel / D).at(sm.codes[i][channel / D], channel % D);
                     }
-                    projection += static_cast<double>(sm.divisor[i] * part) * static_cast<double>(sm.y[i / tries][channel]);
+                    projection += static_cast<double>(sm.divisor[i] * part) * static_cast<double>(sm.y[token][channel]);
                 }
                 projection = warp_sum_double(projection);
                 if (lane == 0) {
@@ -299,7 +309,7 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
         for (int i = warp; i < count; i += kWarps) {
             if (sm.head_page[i] != nullptr) {
                 std::uint8_t* granule = sm.head_page[i] + side.codes_offset +
-                                        static_cast<std::int64_t>(sm.in_page[i] / kGranule) * granule_bytes(HD, side.form);
+                                        static_cast<std::int64_t>(sm.in_page[i] / kGranule) * granule_bytes(HD, form);
                 store_codes<HD, D, Sm::kBits>(side, sm.codes[sm.chosen[i]], granule, sm.in_page[i] % kGranule, lane);
             }
         }

@@ -77,8 +77,9 @@ std::uint16_t half(int x) {
     return f32_to_f16(static_cast<float>(x));
 }
 
-/// Operands of Search (search.cuh): of every 16 centroids and each lane (g, t) two channels of centroids g and g + 8, then minus
-/// half their squared lengths. Channels 2t and 2t + 1, of fewer modulo sub_dim: digits of a sub-vector follow each other.
+/// Operands of Search (search.cuh): of every 16 centroids and each lane (g, t) two channels of centroids g and g + 8: channels 2t
+/// and 2t + 1, of fewer modulo sub_dim, as digits of a sub-vector follow each other. Then minus half their squared lengths: of
+/// sub_dim 8 as f32, else as two f16 digits, which are exact, in place of channels that a lane does not have.
 void add_fragments(const Codebook& book, std::vector<std::uint32_t>& out) {
     const int d = book.sub_dim;
     const auto at = [&](int centroid, int channel) { return static_cast<int>(book.centroids[static_cast<std::size_t>(centroid * d + channel)]); };
@@ -88,14 +89,20 @@ void add_fragments(const Codebook& book, std::vector<std::uint32_t>& out) {
             std::uint32_t words[4] = {};
             for (int row = 0; row < 2; ++row) {
                 const int centroid = 16 * tile + 8 * row + lane / 4;
-                if (2 * (lane % 4) < 2 * d) {
+                if (lane % 4 < d) {
                     words[row] = half(at(centroid, first)) | static_cast<std::uint32_t>(half(at(centroid, first + 1))) << 16;
                 }
-                int square = 0;
+                float bias = 0.0f;
                 for (int k = 0; k < d; ++k) {
-                    square += at(centroid, k) * at(centroid, k);
+                    bias -= 0.5f * static_cast<float>(at(centroid, k) * at(centroid, k));
                 }
-                words[2 + row] = std::bit_cast<std::uint32_t>(-0.5f * static_cast<float>(square));
+                if (d == 8) {
+                    words[2 + row] = std::bit_cast<std::uint32_t>(bias);
+                } else if (lane % 4 == (d == 2 ? 2 : 0)) {
+                    const std::uint16_t high = f32_to_f16(bias);
+                    const std::uint16_t low = f32_to_f16(bias - f16_to_f32(high));
+                    words[d == 2 ? row : 2 + row] = high | static_cast<std::uint32_t>(low) << 16;
+                }
             }
             out.insert(out.end(), words, words + 4);
         }

@@ -31,7 +31,7 @@ struct Candidate {
 
     /// The nearer one, the lower code on ties.
     __device__ __forceinline__ void take(float other, int other_code) {
-        const bool better = other < distance || (other == distance && other_code < code);
+        const bool better = static_cast<int>(other < distance) | (static_cast<int>(other == distance) & static_cast<int>(other_code < code));
         distance = better ? other : distance;
         code = better ? other_code : code;
     }
@@ -124,8 +124,9 @@ public:
         const float2 u = *reinterpret_cast<const float2*>(x + g * row + first);
         const std::uint32_t high = pack(u.x * steps, u.y * steps);
         const std::uint32_t low = pack(u.x * steps - half_at(high, 0), u.y * steps - half_at(high, 1));
-        const bool is_low = D == 4 ? t > 1 : t == 1;
-        const std::uint32_t digits = is_low ? low : high;
+        // Of sub_dim 2 and 4 ones meet the digits of -|c|^2 / 2.
+        const std::uint32_t digits = (D == 4 ? t > 1 : t == 1) ? low : D == 2 && t > 1 ? kOnePair : high;
+        const std::uint32_t ones = t == 0 ? kOnePair : 0u;
 
         int best[2] = {INT_MIN, INT_MIN};  // of columns 2t and 2t + 1
         int second[2] = {INT_MIN, INT_MIN};
@@ -146,8 +147,10 @@ public:
                     const float b0 = __uint_as_float(tile.z);
                     const float b1 = __uint_as_float(tile.w);
                     mma_f16_first(d, tile.x, tile.y, tile.x, tile.y, high, low, b0, b0, b1, b1);
+                } else if constexpr (D == 4) {
+                    mma_f16_first(d, tile.x, tile.y, tile.z, tile.w, digits, ones, 0.0f, 0.0f, 0.0f, 0.0f);
                 } else {
-                    mma_f16_k8(d, tile.x, tile.y, digits, __uint_as_float(tile.z), __uint_as_float(tile.w));
+                    mma_f16_k8(d, tile.x, tile.y, digits, 0.0f, 0.0f);
                 }
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
@@ -184,7 +187,7 @@ public:
         float own[D];
         load_floats(x + g * row, own);
         const int id = key & ((1 << kIdBits) - 1);
-        Candidate found{INFINITY, 0};
+        Candidate found;
 #pragma unroll
         for (int j = 0; j < kGroupTiles; j += 4) {
 #pragma unroll
@@ -192,7 +195,11 @@ public:
                 const int code = 16 * (id / 8 * kGroupTiles + j + t) + id % 8 + 8 * half;
                 float c[D];
                 centroids.load(code, c);
-                found.take(exact_distance<D>(own, c), code);
+                if (j == 0 && half == 0) {
+                    found = {exact_distance<D>(own, c), code};
+                } else {
+                    found.take(exact_distance<D>(own, c), code);
+                }
             }
         }
 #pragma unroll
@@ -228,6 +235,7 @@ public:
     }
 
 private:
+    static constexpr std::uint32_t kOnePair = 0x3c003c00u;
     static constexpr float kRelativeError = 2e-6f;
     static constexpr float kRelativeRounding = 5e-7f;
 
