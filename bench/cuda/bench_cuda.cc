@@ -22,6 +22,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kShaped = "vecinfer:k2v2,encode=shaped";
+
 struct Times {
     double median = 0;  // ms
     double low = 0;     // 10th percentile
@@ -128,6 +130,9 @@ json row(const DecodeShape& s, const std::string& kernel, const DecodeCaseData& 
 /// "main": the table of contexts and batches; "more": pages, heads, schemes; "all": both, in this order.
 std::vector<DecodeShape> shapes(const std::string& which) {
     std::vector<DecodeShape> out;
+    if (which == "encode") {
+        return out;
+    }
     if (which != "more") {
         out = {{1, 64},    {1, 4096},  {1, 32768},  {1, 131072}, {1, 196608}, {8, 8192},
                {8, 32768}, {8, 65536}, {8, 196608}, {32, 8192},  {32, 32768}};
@@ -146,8 +151,8 @@ std::vector<DecodeShape> shapes(const std::string& which) {
         for (const int context : {65536, 196608}) {
             for (const char* scheme :
                  {"vecinfer:k4v4", "vecinfer:k4v2", "vecinfer:k3v3", "vecinfer:k1.5v1.5", "vecinfer:k1.5v1", "vecinfer:k1v1",
-                  "million:k2v2", "million:k4v4", "rotated:k2v2", "rotated:k3v3", "rotated:k4v4", "kivi:k2v2",
-                  "kivi:k4v4", "innerq:k3v2", "innerq:k3v2h", "innerq:k3v3", "innerq:k4v4"}) {
+                  "million:k2v2", "million:k4v4", "rotated:k2v2", "rotated:k3v3", "rotated:k4v4", "kivi:k2v2", "kivi:k4v4",
+                  "innerq:k3v2", "innerq:k3v2h", "innerq:k3v3", "innerq:k4v4"}) {
                 out.push_back({.batch = 8, .context = context, .scheme = scheme});
             }
         }
@@ -160,8 +165,8 @@ std::vector<const cuda::DecodeKernel*> variants_of(const DecodeShape& s, const c
     for (const std::span<const cuda::DecodeKernel> table : {decode_variants(), decode_variants_other()}) {
         for (const cuda::DecodeKernel& v : table) {
             if (v.head_dim == s.head_dim && v.k == cuda::page_spec(codec.tables().k.spec) &&
-                v.v == cuda::page_spec(codec.tables().v.spec) && v.k_own == codec.tables().k.own_books && s.num_qo_heads / s.num_kv_heads * s.num_q <= v.rows &&
-                (v.general || s.page_size == 0 || s.page_size >= 64)) {
+                v.v == cuda::page_spec(codec.tables().v.spec) && v.k_own == codec.tables().k.own_books &&
+                s.num_qo_heads / s.num_kv_heads * s.num_q <= v.rows && (v.general || s.page_size == 0 || s.page_size >= 64)) {
                 found.push_back(&v);
             }
         }
@@ -185,8 +190,8 @@ int run(int argc, char** argv) {
     int repeats = 30;
     app.add_option("--json", out, "result file");
     app.add_flag("--variants", with_variants, "also kernels that are not shipped");
-    app.add_option("--shapes", which, "main: contexts and batches; more: pages, heads, schemes; all: both")
-        ->check(CLI::IsMember({"main", "more", "all"}));
+    app.add_option("--shapes", which, "main: contexts and batches; more: pages, heads, schemes; all: both; encode: none")
+        ->check(CLI::IsMember({"main", "more", "all", "encode"}));
     app.add_flag("--no-encode", no_encode, "decode attention only");
     app.add_option("--only", only, "one shape by its number in --shapes, one launch, for a profiler; writes nothing");
     app.add_option("--repeats", repeats, "timed calls per shape")->check(CLI::Range(3, 10000));
@@ -254,11 +259,13 @@ int run(int argc, char** argv) {
         }
         save();
     }
-    const std::vector<std::string> encoded = {"vecinfer:k2v2", "vecinfer:k4v4", "vecinfer:k3v3", "vecinfer:k1.5v1.5",
-                                              "vecinfer:k1v1", "million:k2v2",  "rotated:k3v3",  "kivi:k2v2",
-                                              "innerq:k3v2",   "innerq:k3v2h"};
+    const std::vector<std::string> encoded = {"vecinfer:k2v2",     kShaped,         "vecinfer:k4v4", "vecinfer:k3v3",
+                                              "vecinfer:k1.5v1.5", "vecinfer:k1v1", "million:k2v2",  "rotated:k3v3",
+                                              "kivi:k2v2",         "innerq:k3v2",   "innerq:k3v2h"};
     for (const std::string& scheme : no_encode ? std::vector<std::string>() : encoded) {
-        const DecodeShape s{.batch = 8, .context = 32768, .scheme = scheme};
+        const bool shaped = scheme == kShaped;
+        const DecodeShape s{
+            .batch = 8, .context = 32768, .scheme = shaped ? "vecinfer:k2v2" : scheme, .shaping = shaped ? shaping_rank(128) : 0};
         const EncodeCaseData data(s);
         const Times t = measure(10, 1, stream, [&](int) { data.launch(stream); });
         encodings.push_back({{"batch", s.batch},

@@ -34,7 +34,12 @@ RowCodec make_codec(const DecodeShape& s, bool value) {
             books.insert(books.end(), own ? s.head_dim / spec.sub_dim : 1, *universal_codebook(spec.sub_dim, spec.code_bits));
         }
     }
-    Result<RowCodec> codec = RowCodec::create(spec, scheme->norm, s.head_dim, std::move(transforms), std::move(books));
+    std::vector<float> directions(value ? 0 : static_cast<std::size_t>(s.num_kv_heads) * s.shaping * s.head_dim);
+    std::mt19937 rng(5);
+    std::normal_distribution<float> normal(0.0f, 0.3f);
+    std::generate(directions.begin(), directions.end(), [&] { return normal(rng); });
+    Result<RowCodec> codec = RowCodec::create(spec, scheme->norm, s.head_dim, std::move(transforms), std::move(books),
+                                              {.unbiased = s.shaping > 0, .shaping = directions});
     check(codec.status());
     return std::move(codec).value();
 }

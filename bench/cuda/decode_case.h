@@ -22,6 +22,7 @@ struct DecodeShape {
     int recent = 128;
     int sink = 4;
     std::string scheme = "vecinfer:k2v2";
+    int shaping = 0;  // random directions for noise shaping of keys; their norms and those of values are unbiased then
 };
 
 /// Prints and exits on an error: a benchmark has nobody to report to.

@@ -29,8 +29,8 @@ public:
     /// ErrorCode::unsupported names what the kernels do not know: other codecs than d2b8, d4b8, d8b8, d4b12, d8b12, d1b2, d1b3,
     /// d1b4 and scalars of 2 to 4 bits in groups of 32 or 64, vectors on one side and scalars on the other, head sizes other than
     /// 64, 128 and 256 or different ones for keys and values, codebooks per subspace of other than d2b8 and d4b8, noise shaping
-    /// of codes of 12 bits, full transforms. Pairs of codecs that no kernel was built for can be encoded; plan_decode and decode_attention refuse them. ErrorCode::invalid_argument if k and v differ in
-    /// heads. Copies, allocates and synchronizes.
+    /// of codes of 12 bits, full transforms. Pairs of codecs that no kernel was built for can be encoded; plan_decode and
+    /// decode_attention refuse them. ErrorCode::invalid_argument if k and v differ in heads. Copies, allocates and synchronizes.
     static Result<LayerCodec> create(const RowCodec& k, const RowCodec& v);
 
     int num_kv_heads() const noexcept;

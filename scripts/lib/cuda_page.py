@@ -12,7 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "results"))
 import pictures  # noqa: E402
 
 SHAPE = ("batch", "context", "num_qo_heads", "num_kv_heads", "head_dim")
-WIDTHS = {"vecinfer:k2v2": "2", "vecinfer:k4v4": "4", "vecinfer:k4v2": "4, 2", "vecinfer:k1v1": "1"}
+WIDTHS = {"vecinfer:k2v2": "2", "vecinfer:k4v4": "4", "vecinfer:k4v2": "4, 2", "vecinfer:k3v3": "3", "vecinfer:k1.5v1.5": "1.5",
+          "vecinfer:k1.5v1": "1.5, 1", "vecinfer:k1v1": "1"}
 
 
 def baseline(data, row):

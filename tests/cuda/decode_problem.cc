@@ -118,7 +118,9 @@ void DecodeProblem::make_codes() {
             code = static_cast<std::uint16_t>(rng() & ((1u << spec(side).code_bits) - 1));
         }
         for (std::size_t i = 0; i < norms_[side].size(); ++i) {
-            norms_[side][i] = c_.own_books ? cuda::kUnitNorm : c_.zero_norms > 0 && rng() % c_.zero_norms == 0 ? 0 : static_cast<std::uint8_t>(norm(rng));
+            norms_[side][i] = c_.own_books                                      ? cuda::kUnitNorm
+                              : c_.zero_norms > 0 && rng() % c_.zero_norms == 0 ? 0
+                                                                                : static_cast<std::uint8_t>(norm(rng));
         }
     }
     if (scalar()) {

@@ -80,23 +80,36 @@ std::vector<DecodeCase> cases() {
                 continue;  // no kernel
             }
             for (const int group : {1, 4, 7}) {
-                all.push_back({.name = "own" + std::to_string(sub_dim) + "_dim" + std::to_string(head_dim) + "_gqa" +
-                                       std::to_string(group),
-                               .kv_lens = {1000, 333, 16},
-                               .group = group,
-                               .head_dim = head_dim,
-                               .k = {.sub_dim = sub_dim},
-                               .v = {.sub_dim = sub_dim},
-                               .own_books = true,
-                               .window = {32, 4},
-                               .hadamard = head_dim == 64});
+                all.push_back(
+                    {.name = "own" + std::to_string(sub_dim) + "_dim" + std::to_string(head_dim) + "_gqa" + std::to_string(group),
+                     .kv_lens = {1000, 333, 16},
+                     .group = group,
+                     .head_dim = head_dim,
+                     .k = {.sub_dim = sub_dim},
+                     .v = {.sub_dim = sub_dim},
+                     .own_books = true,
+                     .window = {32, 4},
+                     .hadamard = head_dim == 64});
             }
         }
     }
-    all.push_back({.name = "wide_page16", .kv_lens = {1, 1000, 17, 128}, .k = {.sub_dim = 8, .code_bits = 12},
-                   .v = {.sub_dim = 8, .code_bits = 12}, .page_size = 16, .window = {32, 4}, .soft_cap = 20.0f, .sinks = true});
-    all.push_back({.name = "own_page16", .kv_lens = {1, 1000, 17, 128}, .k = {.sub_dim = 4}, .v = {.sub_dim = 4},
-                   .own_books = true, .page_size = 16, .window = {32, 4}, .soft_cap = 20.0f, .alibi = true});
+    all.push_back({.name = "wide_page16",
+                   .kv_lens = {1, 1000, 17, 128},
+                   .k = {.sub_dim = 8, .code_bits = 12},
+                   .v = {.sub_dim = 8, .code_bits = 12},
+                   .page_size = 16,
+                   .window = {32, 4},
+                   .soft_cap = 20.0f,
+                   .sinks = true});
+    all.push_back({.name = "own_page16",
+                   .kv_lens = {1, 1000, 17, 128},
+                   .k = {.sub_dim = 4},
+                   .v = {.sub_dim = 4},
+                   .own_books = true,
+                   .page_size = 16,
+                   .window = {32, 4},
+                   .soft_cap = 20.0f,
+                   .alibi = true});
     all.push_back({.name = "levels_page16",
                    .kv_lens = {1, 1000, 17, 128},
                    .k = {.sub_dim = 1, .code_bits = 3},

@@ -316,7 +316,9 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 8));
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
                 const bool stays = top == -INFINITY || (top <= 0.0f && top >= kLeastLog);
-                const float ref = stays ? state.ref[n] : fmaxf(state.ref[n] + top + (top > 0.0f ? kHeadroomUp : kHeadroomDown), state.deepest[n]);
+                const float ref = stays
+                                      ? state.ref[n]
+                                      : fmaxf(state.ref[n] + top + (top > 0.0f ? kHeadroomUp : kHeadroomDown), state.deepest[n]);
                 const float move = ref - state.ref[n];
                 factor[n] = exp2f(fminf(-move, kDeepest));  // beyond, there is nothing to scale yet
                 state.ref[n] = ref;

@@ -48,8 +48,8 @@ std::vector<const DecodeKernel*> kernels_of(const LayerCodec& codec) {
     std::vector<const DecodeKernel*> found;
     for (const std::span<const DecodeKernel> table :
          {decode_kernels_d4_hd64(), decode_kernels_d4_hd128(), decode_kernels_d4_hd256(), decode_kernels_d2(),
-          decode_kernels_d2d4(), decode_kernels_d8(), decode_kernels_own(), decode_kernels_wide(), decode_kernels_levels3(), decode_kernels_kivi(), decode_kernels_innerq(),
-          decode_kernels_innerq_wide()}) {
+          decode_kernels_d2d4(), decode_kernels_d8(), decode_kernels_own(), decode_kernels_wide(), decode_kernels_levels3(),
+          decode_kernels_kivi(), decode_kernels_innerq(), decode_kernels_innerq_wide()}) {
         for (const DecodeKernel& k : table) {
             const LayerCodec::Tables& t = codec.tables();
             if (k.head_dim == t.head_dim && k.k == page_spec(t.k.spec) && k.v == page_spec(t.v.spec) &&

@@ -44,10 +44,10 @@ struct Config {
 
     static constexpr int kThreads = 32 * WARPS;
     static constexpr int kRows = 4 * NT;
-    static constexpr int kColumns = 8 * NT;                        // each row has two digits
-    static constexpr int kChunk = 32 * CH;                         // cells
-    static constexpr int kAcc = HD / 8 * NT;                       // sums of a lane
-    static constexpr int kWarpFloats = kAcc * 32;                  // = kRows * HD
+    static constexpr int kColumns = 8 * NT;        // each row has two digits
+    static constexpr int kChunk = 32 * CH;         // cells
+    static constexpr int kAcc = HD / 8 * NT;       // sums of a lane
+    static constexpr int kWarpFloats = kAcc * 32;  // = kRows * HD
     static constexpr Form kKeyForm = {KD, KT == Table::wide ? 12 : KD == 1 ? 3 : 8};
     static constexpr Form kValueForm = {VD, VT == Table::wide ? 12 : VD == 1 ? 3 : 8};
     static constexpr int kKeyWords = granule_bytes(HD, kKeyForm) / 128;  // of a lane and granule
@@ -94,7 +94,7 @@ struct ScalarConfig {
                                             numbers_bytes(K::spec(), HD) + numbers_bytes(V::spec(), HD));
 };
 
-inline constexpr int kPieceSizes = 32;         // how many are tried
+inline constexpr int kPieceSizes = 32;  // how many are tried
 
 /// What depends on the kind of codes.
 template <class C, bool Scalar = C::kScalar>

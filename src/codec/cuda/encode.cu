@@ -109,8 +109,8 @@ struct EncodeShared {
     using Code = std::conditional_t<B == Books::wide, std::uint16_t, std::uint8_t>;
     static constexpr int kRow = HD + 4;
     static constexpr int kBits = B == Books::wide ? 12 : 8;
-    alignas(16) float y[kRows][kRow];     // transformed, by token
-    alignas(16) float unit[kRows][kRow];  // divided by the norm, by row
+    alignas(16) float y[kRows][kRow];                                                 // transformed, by token
+    alignas(16) float unit[kRows][kRow];                                              // divided by the norm, by row
     alignas(16) float table[D == 1 ? kMaxLevels : B == Books::shared ? 256 * D : 4];  // centroid values, layout (256, D)
     ShapingState<D == 1 || B != Books::shared ? 4 : HD> shaping[kWarps];
     double energy[kRows];
@@ -118,7 +118,7 @@ struct EncodeShared {
     std::uint8_t* head_page[kRows];  // null: not stored
     int in_page[kRows];
     float divisor[kRows];
-    float peak[kRows];  // largest entry of a token
+    float peak[kRows];            // largest entry of a token
     float group_peak[kRows / 8];  // of eight rows, divided by the norms
     std::uint8_t norm[kRows];
     std::uint8_t chosen[kRows];  // row of a token
@@ -240,7 +240,8 @@ __global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant
                 const float steps = 1.0f / centroids.scale;
                 for (int first = 0; first < rows; first += 8) {
                     const float error = Search<D, Sm::kBits>::error_of(sm.group_peak[first / 8] * steps);
-                    const int code = search.nearest(&sm.unit[first][m * D], Sm::kRow, centroids, steps, error, rows - first, lane);
+                    const int code =
+                        search.nearest(&sm.unit[first][m * D], Sm::kRow, centroids, steps, error, rows - first, lane);
                     if (lane % 4 == 0) {
                         sm.codes[first + lane / 4][m] = static_cast<typename Sm::Code>(code);
                     }

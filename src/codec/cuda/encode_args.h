@@ -13,16 +13,16 @@ struct EncodeSide {
     const void* x;
     std::int64_t token_stride;
     std::int64_t head_stride;
-    const std::uint32_t* words;   // see codec/cuda/tables.h
-    const float* scales;          // [num_kv_heads]
-    const float* levels;          // of codes of one channel: layout (num_kv_heads, kMaxLevels); else null
-    const float* steps;           // with own_books: layout (num_kv_heads, HD)
+    const std::uint32_t* words;      // see codec/cuda/tables.h
+    const float* scales;             // [num_kv_heads]
+    const float* levels;             // of codes of one channel: layout (num_kv_heads, kMaxLevels); else null
+    const float* steps;              // with own_books: layout (num_kv_heads, HD)
     const std::uint32_t* fragments;  // see codec/cuda/search.cuh
-    Form form;                    // of the page layout
-    const float* shaping;         // see tables.h
+    Form form;                       // of the page layout
+    const float* shaping;            // see tables.h
     const float* shaping_metric;
     const float* shaping_bias;
-    int shaping_rank;  // 0: none
+    int shaping_rank;             // 0: none
     const float* inverse;         // layout (num_kv_heads, HD), null: 1
     const float* center;          // likewise, null: 0
     std::uint16_t* window;        // null: none

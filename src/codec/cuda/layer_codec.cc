@@ -20,8 +20,9 @@ std::string unsupported_part(const RowCodec& codec) {
                                spec.code_bits, spec.group);
         }
     } else if (page_form(spec).sub_dim == 0) {
-        return fmt::format("a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8, d8b8, d4b12, d8b12, d1b2, d1b3 or d1b4",
-                           spec.sub_dim, spec.code_bits);
+        return fmt::format(
+            "a codec with sub_dim {} and code_bits {}, expected d2b8, d4b8, d8b8, d4b12, d8b12, d1b2, d1b3 or d1b4", spec.sub_dim,
+            spec.code_bits);
     }
     if (codec.has_book_per_subspace() && (spec.code_bits != 8 || spec.sub_dim > 4)) {
         return fmt::format("a codebook per subspace of d{}b{}, expected d2b8 or d4b8 for those", spec.sub_dim, spec.code_bits);
@@ -82,7 +83,9 @@ std::uint16_t half(int x) {
 /// sub_dim 8 as f32, else as two f16 digits, which are exact, in place of channels that a lane does not have.
 void add_fragments(const Codebook& book, std::vector<std::uint32_t>& out) {
     const int d = book.sub_dim;
-    const auto at = [&](int centroid, int channel) { return static_cast<int>(book.centroids[static_cast<std::size_t>(centroid * d + channel)]); };
+    const auto at = [&](int centroid, int channel) {
+        return static_cast<int>(book.centroids[static_cast<std::size_t>(centroid * d + channel)]);
+    };
     for (int tile = 0; tile < book.num_centroids() / 16; ++tile) {
         for (int lane = 0; lane < 32; ++lane) {
             const int first = 2 * (lane % 4) % d;

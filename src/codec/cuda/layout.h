@@ -34,7 +34,8 @@ inline constexpr int kNormBytes = 32;  // of a granule: K and V
 inline constexpr std::uint8_t kUnitNorm = 128;
 inline constexpr int kMaxLevels = 16;  // of codes of one channel
 
-/// How codes lie in a page: `bits` for every sub_dim channels. 8 bits of sub_dim 2, 4 and 8, 12 of sub_dim 4 and 8, 3 of sub_dim 1.
+/// How codes lie in a page: `bits` for every sub_dim channels. 8 bits of sub_dim 2, 4 and 8, 12 of sub_dim 4 and 8, 3 of
+/// sub_dim 1.
 struct Form {
     int sub_dim = 0;  // 0: not in a page of this layout
     int bits = 8;
@@ -100,9 +101,9 @@ VECINFER_HD constexpr int level_bit(const LevelPlace& at, int bit, int head_dim)
     return 8 * lane_byte(at.lane, 4 * word + in_word / 8, head_dim * 3 / 16) + in_word % 8;
 }
 
-/// Codes of 12 bits come in pairs of one cell, 24 bits, so that bytes are a cell's own. Of keys of sub_dim 8 a pair is that of two
-/// steps of 32 channels, of sub_dim 4 that of one step; of values it is that of two neighbouring units of a lane. Three words hold
-/// four pairs: three in the low 24 bits, byte k of the fourth at the top of word k.
+/// Codes of 12 bits come in pairs of one cell, 24 bits, so that bytes are a cell's own. Of keys of sub_dim 8 a pair is that of
+/// two steps of 32 channels, of sub_dim 4 that of one step; of values it is that of two neighbouring units of a lane. Three words
+/// hold four pairs: three in the low 24 bits, byte k of the fourth at the top of word k.
 struct WidePlace {
     int lane = 0;
     int pair = 0;

@@ -32,10 +32,7 @@ constexpr CodecSpec page_spec(const CodecSpec& spec) {
 class HostHeadPage {
 public:
     HostHeadPage(std::uint8_t* bytes, int head_dim, const CodecSpec& k, const CodecSpec& v, int page_size)
-        : bytes_(bytes),
-          spec_{k, v},
-          head_dim_(head_dim),
-          page_(head_page(head_dim, page_form(k), page_form(v), page_size)) {}
+        : bytes_(bytes), spec_{k, v}, head_dim_(head_dim), page_(head_page(head_dim, page_form(k), page_form(v), page_size)) {}
 
     std::uint16_t code(int cell, int subspace, bool value) const {
         std::uint16_t code = 0;
@@ -63,8 +60,7 @@ private:
         const Form form = page_form(spec_[value]);
         const int sub_dim = form.sub_dim;
         const int granule_size = granule_bytes(head_dim_, form);
-        const std::size_t granule =
-            (value ? page_.v_offset() : 0) + static_cast<std::size_t>(cell / kGranule) * granule_size;
+        const std::size_t granule = (value ? page_.v_offset() : 0) + static_cast<std::size_t>(cell / kGranule) * granule_size;
         if (form.bits == 12) {
             const WidePlace at = value ? v_wide_place(in, subspace) : k_wide_place(in, subspace, sub_dim, head_dim_);
             return 8 * granule + wide_bit(at, 12 * at.which + bit, granule_size);

@@ -1,10 +1,10 @@
 // Nearest centroid of many sub-vectors by one warp, exactly as the CPU finds it.
 //
 // The matrix unit computes x . c - |c|^2 / 2 for 16 centroids and 8 sub-vectors at a time, x in two f16 digits, c as integers:
-// off by about 2^-20 of its terms. Per lane, groups of candidates only keep their maximum; positive floats compare as integers, so
-// one instruction takes two more of them. The best group, which group it is (in its low bits) and the second-best group are what a
-// scan leaves behind. If the second lies further away than the error can be, the winner is in the best group, whose candidates
-// are measured again in the CPU's arithmetic. Else all are.
+// off by about 2^-20 of its terms. Per lane, groups of candidates only keep their maximum; positive floats compare as integers,
+// so one instruction takes two more of them. The best group, which group it is (in its low bits) and the second-best group are
+// what a scan leaves behind. If the second lies further away than the error can be, the winner is in the best group, whose
+// candidates are measured again in the CPU's arithmetic. Else all are.
 #pragma once
 
 #include <climits>
@@ -31,7 +31,8 @@ struct Candidate {
 
     /// The nearer one, the lower code on ties.
     __device__ __forceinline__ void take(float other, int other_code) {
-        const bool better = static_cast<int>(other < distance) | (static_cast<int>(other == distance) & static_cast<int>(other_code < code));
+        const bool better =
+            static_cast<int>(other < distance) | (static_cast<int>(other == distance) & static_cast<int>(other_code < code));
         distance = better ? other : distance;
         code = better ? other_code : code;
     }
@@ -87,10 +88,10 @@ struct ByteCentroids {
 template <int D, int Bits>
 class Search {
 public:
-    static constexpr int kTiles = (1 << Bits) / 16;          // of 16 centroids
-    static constexpr int kGroups = Bits > 8 ? 16 : 4;        // of tiles
-    static constexpr int kGroupTiles = kTiles / kGroups;     // 2 * kGroupTiles candidates of a lane
-    static constexpr int kIdBits = Bits > 8 ? 7 : 5;         // of 8 kGroups groups
+    static constexpr int kTiles = (1 << Bits) / 16;       // of 16 centroids
+    static constexpr int kGroups = Bits > 8 ? 16 : 4;     // of tiles
+    static constexpr int kGroupTiles = kTiles / kGroups;  // 2 * kGroupTiles candidates of a lane
+    static constexpr int kIdBits = Bits > 8 ? 7 : 5;      // of 8 kGroups groups
     static constexpr bool kInRegisters = Bits <= 8;
     static constexpr float kKeyError = Bits > 8 ? 0x1p-15f : 0x1p-17f;  // what the low bits can hide
 
@@ -116,8 +117,8 @@ public:
     /// Code of sub-vector lane / 4 of eight, `row` floats apart at x, shared memory. The same in its four lanes. steps: of a
     /// centroid's integer per unit. Only the first `count` are wanted.
     template <class Centroids>
-    __device__ __forceinline__ int nearest(const float* x, int row, const Centroids& centroids, float steps, float error, int count,
-                                           int lane) const {
+    __device__ __forceinline__ int nearest(const float* x, int row, const Centroids& centroids, float steps, float error,
+                                           int count, int lane) const {
         const int g = lane >> 2;
         const int t = lane & 3;
         const int first = D == 2 ? 0 : D == 4 ? 2 * (t % 2) : 2 * t;

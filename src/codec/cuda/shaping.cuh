@@ -1,6 +1,6 @@
 // Noise shaping on the device (codec/vq/shaping.h): one warp improves the codes of one vector, with the operations of the CPU in
-// the same order. Sums over directions run in one lane for each channel, updates over directions have directions in the lanes, and
-// the scan for the least cost has centroids in the lanes.
+// the same order. Sums over directions run in one lane for each channel, updates over directions have directions in the lanes,
+// and the scan for the least cost has centroids in the lanes.
 #pragma once
 
 #include "codec/cuda/encode_args.h"

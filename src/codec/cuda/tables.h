@@ -12,7 +12,7 @@ namespace vecinfer::cuda {
 /// Keys or values.
 struct SideTables {
     CodecSpec spec;
-    Form form;  // of the page layout, none for scalar codecs
+    Form form;               // of the page layout, none for scalar codecs
     bool own_books = false;  // a codebook per subspace
     /// What a code of the page stands for, layout (num_kv_heads, 2^bits, words): int8, channel 0 in the low byte. One word, which
     /// holds the channels of sub_dim 2 twice; of sub_dim 8 two words. Of sub_dim 1 layout (num_kv_heads, 2): the eight levels.

@@ -24,7 +24,7 @@ public:
 
     int rank() const noexcept { return rank_; }
     const float* by_channel() const noexcept { return by_channel_.data(); }  // U^T, layout (head_dim, rank)
-    const float* metric() const noexcept { return metric_.data(); }  // W, layout (num_subspaces, sub_dim, sub_dim)
+    const float* metric() const noexcept { return metric_.data(); }          // W, layout (num_subspaces, sub_dim, sub_dim)
     /// c^T W c, layout (num_subspaces, num_centroids); null for more than 256 centroids.
     const float* bias() const noexcept { return bias_.get(); }
 
