@@ -8,6 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "codec/cuda/pack.h"
+#include "codec/cuda/tables.h"
 #include "codec/f16.h"
 #include "cuda/decode_case.h"
 #include "cuda/device_kernels.h"
@@ -19,6 +21,8 @@ namespace vecinfer::bench {
 namespace {
 
 using nlohmann::json;
+
+constexpr const char* kShaped = "vecinfer:k2v2,encode=shaped";
 
 struct Times {
     double median = 0;  // ms
@@ -111,7 +115,7 @@ json row(const DecodeShape& s, const std::string& kernel, const DecodeCaseData& 
             {"page_size", s.page_size},
             {"recent", s.recent},
             {"sink", s.sink},
-            {"scheme", fmt::format("vecinfer:k{}v{}", 8 / s.k_sub_dim, 8 / s.v_sub_dim)},
+            {"scheme", s.scheme},
             {"kernel", kernel},
             {"bytes", data.bytes()},
             {"copies", data.copies()},
@@ -123,9 +127,12 @@ json row(const DecodeShape& s, const std::string& kernel, const DecodeCaseData& 
             {"fraction_of_streaming", static_cast<double>(data.bytes()) / t.graph * 1e3 / limit}};
 }
 
-/// "main": the table of contexts and batches; "more": pages, heads, widths; "all": both, in this order.
+/// "main": the table of contexts and batches; "more": pages, heads, schemes; "all": both, in this order.
 std::vector<DecodeShape> shapes(const std::string& which) {
     std::vector<DecodeShape> out;
+    if (which == "encode") {
+        return out;
+    }
     if (which != "more") {
         out = {{1, 64},    {1, 4096},  {1, 32768},  {1, 131072}, {1, 196608}, {8, 8192},
                {8, 32768}, {8, 65536}, {8, 196608}, {32, 8192},  {32, 32768}};
@@ -142,19 +149,23 @@ std::vector<DecodeShape> shapes(const std::string& which) {
         out.push_back({.batch = 8, .context = 65536, .num_q = 4});
         out.push_back({.batch = 8, .context = 65536, .recent = 0, .sink = 0});
         for (const int context : {65536, 196608}) {
-            out.push_back({.batch = 8, .context = context, .k_sub_dim = 2, .v_sub_dim = 2});
-            out.push_back({.batch = 8, .context = context, .k_sub_dim = 2, .v_sub_dim = 4});
-            out.push_back({.batch = 8, .context = context, .k_sub_dim = 8, .v_sub_dim = 8});
+            for (const char* scheme :
+                 {"vecinfer:k4v4", "vecinfer:k4v2", "vecinfer:k3v3", "vecinfer:k1.5v1.5", "vecinfer:k1.5v1", "vecinfer:k1v1",
+                  "million:k2v2", "million:k4v4", "rotated:k2v2", "rotated:k3v3", "rotated:k4v4", "kivi:k2v2", "kivi:k4v4",
+                  "innerq:k3v2", "innerq:k3v2h", "innerq:k3v3", "innerq:k4v4"}) {
+                out.push_back({.batch = 8, .context = context, .scheme = scheme});
+            }
         }
     }
     return out;
 }
 
-std::vector<const cuda::DecodeKernel*> variants_of(const DecodeShape& s) {
+std::vector<const cuda::DecodeKernel*> variants_of(const DecodeShape& s, const cuda::LayerCodec& codec) {
     std::vector<const cuda::DecodeKernel*> found;
     for (const std::span<const cuda::DecodeKernel> table : {decode_variants(), decode_variants_other()}) {
         for (const cuda::DecodeKernel& v : table) {
-            if (v.head_dim == s.head_dim && v.k_sub_dim == s.k_sub_dim && v.v_sub_dim == s.v_sub_dim &&
+            if (v.head_dim == s.head_dim && v.k == cuda::page_spec(codec.tables().k.spec) &&
+                v.v == cuda::page_spec(codec.tables().v.spec) && v.k_own == codec.tables().k.own_books &&
                 s.num_qo_heads / s.num_kv_heads * s.num_q <= v.rows && (v.general || s.page_size == 0 || s.page_size >= 64)) {
                 found.push_back(&v);
             }
@@ -179,8 +190,8 @@ int run(int argc, char** argv) {
     int repeats = 30;
     app.add_option("--json", out, "result file");
     app.add_flag("--variants", with_variants, "also kernels that are not shipped");
-    app.add_option("--shapes", which, "main: contexts and batches; more: pages, heads, widths; all: both")
-        ->check(CLI::IsMember({"main", "more", "all"}));
+    app.add_option("--shapes", which, "main: contexts and batches; more: pages, heads, schemes; all: both; encode: none")
+        ->check(CLI::IsMember({"main", "more", "all", "encode"}));
     app.add_flag("--no-encode", no_encode, "decode attention only");
     app.add_option("--only", only, "one shape by its number in --shapes, one launch, for a profiler; writes nothing");
     app.add_option("--repeats", repeats, "timed calls per shape")->check(CLI::Range(3, 10000));
@@ -198,7 +209,7 @@ int run(int argc, char** argv) {
         const DecodeCaseData data(all[only]);
         data.launch(0, stream);
         if (with_variants) {
-            for (const cuda::DecodeKernel* v : variants_of(all[only])) {
+            for (const cuda::DecodeKernel* v : variants_of(all[only], data.codec())) {
                 data.launch(*v, blocks_of(*v, device), 0, stream);
             }
         }
@@ -225,17 +236,19 @@ int run(int argc, char** argv) {
         const DecodeCaseData data(s);
         const auto report = [&](const std::string& kernel, const Times& t) {
             rows.push_back(row(s, kernel, data, t, limit));
-            fmt::print("{:3} x {:6} {}/{}x{} q{} page {:3} {:34} {:.4f} ms [{:.4f} {:.4f}] graph {:.4f} ms {:.3f} TB/s {:.0f}%\n",
-                       s.batch, s.context, s.num_qo_heads, s.num_kv_heads, s.head_dim, s.num_q, s.page_size, kernel, t.median,
-                       t.low, t.high, t.graph, static_cast<double>(data.bytes()) / t.graph * 1e-9,
-                       rows.back()["fraction_of_streaming"].get<double>() * 100);
+            fmt::print(
+                "{:3} x {:6} {}/{}x{} q{} page {:3} {:13} {:26} {:.4f} ms [{:.4f} {:.4f}] graph {:.4f} ms {:.3f} TB/s {:.0f}%\n",
+                s.batch, s.context, s.num_qo_heads, s.num_kv_heads, s.head_dim, s.num_q, s.page_size, s.scheme, kernel, t.median,
+                t.low, t.high, t.graph, static_cast<double>(data.bytes()) / t.graph * 1e-9,
+                rows.back()["fraction_of_streaming"].get<double>() * 100);
             std::fflush(stdout);
         };
         report(data.kernel(), measure(repeats, data.copies(), stream, [&](int i) { data.launch(i % data.copies(), stream); }));
         data.launch(0, stream);
         check(cudaStreamSynchronize(stream), "launch");
         const std::vector<std::uint16_t> expected = data.output();
-        for (const cuda::DecodeKernel* v : with_variants ? variants_of(s) : std::vector<const cuda::DecodeKernel*>()) {
+        for (const cuda::DecodeKernel* v :
+             with_variants ? variants_of(s, data.codec()) : std::vector<const cuda::DecodeKernel*>()) {
             const int blocks = blocks_of(*v, device);
             const Times t =
                 measure(repeats, data.copies(), stream, [&](int i) { data.launch(*v, blocks, i % data.copies(), stream); });
@@ -246,22 +259,27 @@ int run(int argc, char** argv) {
         }
         save();
     }
-    for (const int d : no_encode ? std::vector<int>() : std::vector<int>{4, 2, 8}) {
-        const DecodeShape s{.batch = 8, .context = 32768, .k_sub_dim = d, .v_sub_dim = d};
+    const std::vector<std::string> encoded = {"vecinfer:k2v2",     kShaped,         "vecinfer:k4v4", "vecinfer:k3v3",
+                                              "vecinfer:k1.5v1.5", "vecinfer:k1v1", "million:k2v2",  "rotated:k3v3",
+                                              "kivi:k2v2",         "innerq:k3v2",   "innerq:k3v2h"};
+    for (const std::string& scheme : no_encode ? std::vector<std::string>() : encoded) {
+        const bool shaped = scheme == kShaped;
+        const DecodeShape s{
+            .batch = 8, .context = 32768, .scheme = shaped ? "vecinfer:k2v2" : scheme, .shaping = shaped ? shaping_rank(128) : 0};
         const EncodeCaseData data(s);
         const Times t = measure(10, 1, stream, [&](int) { data.launch(stream); });
         encodings.push_back({{"batch", s.batch},
                              {"tokens", data.num_tokens()},
                              {"num_kv_heads", s.num_kv_heads},
                              {"head_dim", s.head_dim},
-                             {"sub_dim", d},
+                             {"scheme", scheme},
                              {"bytes", data.bytes()},
                              {"median_ms", t.median},
                              {"p10_ms", t.low},
                              {"p90_ms", t.high},
                              {"graph_ms", t.graph}});
-        fmt::print("encode {} tokens {}x{} d{}b8: {:.3f} ms [{:.3f} {:.3f}]\n", data.num_tokens(), s.num_kv_heads, s.head_dim, d,
-                   t.median, t.low, t.high);
+        fmt::print("encode {} tokens {}x{} {}: {:.3f} ms [{:.3f} {:.3f}]\n", data.num_tokens(), s.num_kv_heads, s.head_dim,
+                   scheme, t.median, t.low, t.high);
     }
     save();
     return 0;

@@ -6,7 +6,8 @@
 #include <cstdlib>
 #include <random>
 
-#include "codec/cuda/layout.h"
+#include "codec/cuda/scalar_layout.h"
+#include "codec/cuda/tables.h"
 #include "cuda/device_kernels.h"
 
 namespace vecinfer::bench {
@@ -15,24 +16,48 @@ namespace {
 constexpr std::size_t kRotation = std::size_t{640} << 20;  // bytes walked through between two visits of a copy
 constexpr int kMaxCopies = 256;
 
-RowCodec make_codec(const DecodeShape& s, int sub_dim) {
+RowCodec make_codec(const DecodeShape& s, bool value) {
+    Result<Scheme> parsed = parse_scheme(s.scheme);
+    check(parsed.status());
+    // Product quantization knows no universal codebook; a copy of it for each subspace times as well.
+    const bool own = parsed->scope == Scope::subspace;
+    const Result<Scheme> scheme = resolve(parsed.value(), own);
+    check(scheme.status());
+    const CodecSpec& spec = value ? scheme->value : scheme->key;
     std::vector<HeadTransform> transforms;
+    std::vector<Codebook> books;
     for (int h = 0; h < s.num_kv_heads; ++h) {
-        Result<HeadTransform> t = HeadTransform::create(s.head_dim, {.hadamard = true}, {});
+        Result<HeadTransform> t = HeadTransform::create(s.head_dim, value ? scheme->value_transform : scheme->key_transform, {});
         check(t.status());
         transforms.push_back(std::move(t).value());
+        if (spec.kind == CodecKind::vq) {
+            books.insert(books.end(), own ? s.head_dim / spec.sub_dim : 1, *universal_codebook(spec.sub_dim, spec.code_bits));
+        }
     }
-    std::vector<Codebook> books(static_cast<std::size_t>(s.num_kv_heads), *universal_codebook(sub_dim, 8));
-    Result<RowCodec> codec =
-        RowCodec::create(CodecSpec{.sub_dim = sub_dim}, Norm::vector, s.head_dim, std::move(transforms), std::move(books));
+    std::vector<float> directions(value ? 0 : static_cast<std::size_t>(s.num_kv_heads) * s.shaping * s.head_dim);
+    std::mt19937 rng(5);
+    std::normal_distribution<float> normal(0.0f, 0.3f);
+    std::generate(directions.begin(), directions.end(), [&] { return normal(rng); });
+    Result<RowCodec> codec = RowCodec::create(spec, scheme->norm, s.head_dim, std::move(transforms), std::move(books),
+                                              {.unbiased = s.shaping > 0, .shaping = directions});
     check(codec.status());
     return std::move(codec).value();
+}
+
+/// Numbers of scalar codecs of a head page: scales around 0.6, zeros around -0.6.
+void fill_numbers(std::uint8_t* head_page, const cuda::LayerCodec::Tables& t, int page_size, std::uint64_t seed) {
+    const cuda::ScalarHeadPage page = cuda::scalar_head_page(t.k.spec, t.v.spec, t.head_dim, page_size);
+    const std::size_t ends[] = {page.k_numbers, page.v_numbers, page.bytes};
+    for (int side = 0; side < 2; ++side) {
+        fill_scales(reinterpret_cast<std::uint16_t*>(head_page + ends[side]), (ends[side + 1] - ends[side]) / 2,
+                    cuda::numbers_count(side == 0 ? t.k.spec : t.v.spec, t.head_dim), seed + side, nullptr);
+    }
 }
 
 }  // namespace
 
 cuda::LayerCodec make_layer(const DecodeShape& s) {
-    Result<cuda::LayerCodec> codec = cuda::LayerCodec::create(make_codec(s, s.k_sub_dim), make_codec(s, s.v_sub_dim));
+    Result<cuda::LayerCodec> codec = cuda::LayerCodec::create(make_codec(s, false), make_codec(s, true));
     check(codec.status());
     return std::move(codec).value();
 }
@@ -55,7 +80,7 @@ DecodeCaseData::DecodeCaseData(const DecodeShape& s) : shape_(s), codec_(make_la
     page_bytes_ = codec_.page_bytes(page_size_);
     const std::size_t exact = std::min(s.context, s.recent + s.sink);
     const std::size_t rows = static_cast<std::size_t>(s.batch) * s.num_kv_heads;
-    code_bytes_ = rows * (s.context - exact) * static_cast<std::size_t>(s.head_dim / s.k_sub_dim + s.head_dim / s.v_sub_dim + 2);
+    code_bytes_ = rows * (s.context - exact) * codec_.page_bytes(64) / static_cast<std::size_t>(64 * s.num_kv_heads);
     window_bytes_ = rows * exact * s.head_dim * 4;
     const std::size_t all = page_bytes_ * num_pages;
     copies_ = static_cast<int>(std::clamp<std::size_t>((kRotation + all - 1) / all, 1, kMaxCopies));
@@ -68,13 +93,21 @@ DecodeCaseData::DecodeCaseData(const DecodeShape& s) : shape_(s), codec_(make_la
     std::shuffle(table.begin(), table.end(), rng);
     check(cuda::upload(table, table_, "block table"));
     check(cuda::upload(std::vector<std::int32_t>(s.batch, s.context), lens_, "lengths"));
-    const cuda::HeadPage head = cuda::head_page(s.head_dim / s.k_sub_dim, s.head_dim / s.v_sub_dim, page_size_);
+    const cuda::LayerCodec::Tables& t = codec_.tables();
+    const std::size_t head_bytes = page_bytes_ / s.num_kv_heads;
     for (int c = 0; c < copies_; ++c) {
         pages_.emplace_back();
         check(cuda::allocate(all, pages_.back(), "pages"));
         fill_bytes(pages_.back().get(), all, 0, 255, 1000 + c, nullptr);
         for (int p = 0; p < num_pages * s.num_kv_heads; ++p) {
-            fill_bytes(pages_.back().get() + head.bytes() * p + head.norm_offset(), head.norms, 120, 136, 77 + p, nullptr);
+            std::uint8_t* head = pages_.back().get() + head_bytes * p;
+            if (t.k.spec.kind == CodecKind::scalar) {
+                fill_numbers(head, t, page_size_, 77 + 2 * p);
+            } else {
+                const std::size_t norms = cuda::page_parts(t, page_size_).norms;
+                const bool stored = t.k.norms || t.v.norms;
+                fill_bytes(head + norms, head_bytes - norms, stored ? 120 : 128, stored ? 136 : 128, 77 + p, nullptr);
+            }
         }
     }
     const std::size_t window_values = rows * (s.recent + s.sink + 16) * s.head_dim;

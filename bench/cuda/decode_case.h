@@ -21,15 +21,15 @@ struct DecodeShape {
     int page_size = 0;  // 0: contiguous
     int recent = 128;
     int sink = 4;
-    int k_sub_dim = 4;
-    int v_sub_dim = 4;
+    std::string scheme = "vecinfer:k2v2";
+    int shaping = 0;  // random directions for noise shaping of keys; their norms and those of values are unbiased then
 };
 
 /// Prints and exits on an error: a benchmark has nobody to report to.
 void check(const Status& status);
 void check(cudaError_t error, const char* what);
 
-/// A layer with universal codebooks and Hadamard transforms, as a data-free cache has.
+/// A layer of shape.scheme: universal codebooks, as a data-free cache has.
 cuda::LayerCodec make_layer(const DecodeShape& shape);
 
 class DecodeCaseData {
@@ -37,8 +37,9 @@ public:
     explicit DecodeCaseData(const DecodeShape& shape);
 
     int copies() const { return copies_; }
-    /// Bytes that one call must read: codes, norms and f16 rows.
+    /// Bytes that one call must read: codes, norms or scales, and f16 rows.
     std::size_t bytes() const { return code_bytes_ + window_bytes_; }
+    const cuda::LayerCodec& codec() const { return codec_; }
     std::string kernel() const;
 
     void launch(int copy, cudaStream_t stream) const;

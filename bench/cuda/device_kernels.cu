@@ -32,6 +32,14 @@ __global__ void fill_f16_kernel(std::uint16_t* p, std::size_t count, float sigma
     }
 }
 
+__global__ void fill_scales_kernel(std::uint16_t* p, std::size_t count, int run, std::uint64_t seed) {
+    const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+    for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < count; i += step) {
+        const float x = 0.4f + static_cast<float>(mix(seed + i) & 0xffff) * (0.4f / 65536.0f);
+        p[i] = __half_as_ushort(__float2half_rn(run > 0 && i / run % 2 == 1 ? -x : x));
+    }
+}
+
 __global__ void __launch_bounds__(512) read_only_kernel(const uint4* p, std::size_t count, std::uint32_t* sink) {
     const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
     std::uint32_t all = 0;
@@ -63,6 +71,10 @@ void fill_bytes(std::uint8_t* p, std::size_t bytes, int low, int high, std::uint
 
 void fill_f16(std::uint16_t* p, std::size_t count, float sigma, std::uint64_t seed, cudaStream_t stream) {
     fill_f16_kernel<<<2048, 256, 0, stream>>>(p, count, sigma, seed);
+}
+
+void fill_scales(std::uint16_t* p, std::size_t count, int run, std::uint64_t seed, cudaStream_t stream) {
+    fill_scales_kernel<<<64, 256, 0, stream>>>(p, count, run, seed);
 }
 
 void read_only(const std::uint8_t* p, std::size_t bytes, std::uint32_t* sink, cudaStream_t stream) {

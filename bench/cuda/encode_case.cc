@@ -1,5 +1,6 @@
 #include "cuda/encode_case.h"
 
+#include "codec/cuda/tables.h"
 #include "cuda/device_kernels.h"
 
 namespace vecinfer::bench {
@@ -19,6 +20,18 @@ EncodeCaseData::EncodeCaseData(const DecodeShape& s) : shape_(s), codec_(make_la
         slots[i] = static_cast<std::int64_t>(i);
     }
     check(cuda::upload(slots, slots_, "slots"));
+    std::vector<std::int32_t> positions(tokens);
+    std::vector<std::int32_t> sequences(tokens);
+    for (std::size_t i = 0; i < tokens; ++i) {
+        positions[i] = static_cast<std::int32_t>(i % s.context);
+        sequences[i] = static_cast<std::int32_t>(i / s.context);
+    }
+    check(cuda::upload(positions, positions_, "positions"));
+    check(cuda::upload(sequences, sequences_, "sequences"));
+    check(cuda::upload(std::vector<std::int32_t>(s.batch, s.context), lens_, "lengths"));
+    const std::size_t window = static_cast<std::size_t>(s.batch) * s.num_kv_heads * s.recent * s.head_dim;
+    check(cuda::allocate(window, window_k_, "window"));
+    check(cuda::allocate(window, window_v_, "window"));
     check(cudaDeviceSynchronize(), "filling rows");
 }
 
@@ -27,7 +40,12 @@ void EncodeCaseData::launch(cudaStream_t stream) const {
     cache.pages = pages_.get();
     cache.num_pages = shape_.batch;
     cache.page_size = shape_.context;
-    cache.window = {.recent = 0, .sink = 0};
+    const bool groups = codec_.tables().k.spec.groups_tokens() || codec_.tables().v.spec.groups_tokens();
+    cache.window = {.recent = groups ? shape_.recent : 0, .sink = 0};
+    cache.window_k = window_k_.get();
+    cache.window_v = window_v_.get();
+    cache.window_rows = shape_.recent;
+    cache.num_slots = shape_.batch;
     cuda::EncodeParams p;
     p.num_tokens = num_tokens();
     p.k = k_.get();
@@ -35,6 +53,9 @@ void EncodeCaseData::launch(cudaStream_t stream) const {
     p.k_head_stride = p.v_head_stride = shape_.head_dim;
     p.k_token_stride = p.v_token_stride = static_cast<std::int64_t>(shape_.num_kv_heads) * shape_.head_dim;
     p.slots = slots_.get();
+    p.positions = positions_.get();
+    p.sequences = sequences_.get();
+    p.kv_lens = lens_.get();
     check(cuda::encode(codec_, cache, p, stream));
 }
 

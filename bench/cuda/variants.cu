@@ -9,15 +9,9 @@ using cuda::decode_entry;
 
 std::span<const cuda::DecodeKernel> decode_variants() {
     static const cuda::DecodeKernel variants[] = {
-        decode_entry<Config<4, 4, 128, 1, 1, 16, 1, false>>("ch1/warps16/blocks1"),
         decode_entry<Config<4, 4, 128, 1, 1, 20, 1, false>>("ch1/warps20/blocks1"),
-        decode_entry<Config<4, 4, 128, 1, 1, 24, 1, false>>("ch1/warps24/blocks1"),
         decode_entry<Config<4, 4, 128, 1, 2, 12, 1, false>>("ch2/warps12/blocks1"),
-        decode_entry<Config<4, 4, 128, 1, 2, 16, 1, false>>("ch2/warps16/blocks1"),
         decode_entry<Config<4, 4, 128, 1, 2, 20, 1, false>>("ch2/warps20/blocks1"),
-        decode_entry<Config<4, 4, 128, 1, 2, 24, 1, false>>("ch2/warps24/blocks1"),
-        decode_entry<Config<4, 4, 128, 1, 4, 8, 1, false>>("ch4/warps8/blocks1"),
-        decode_entry<Config<4, 4, 128, 1, 4, 12, 1, false>>("ch4/warps12/blocks1"),
     };
     return variants;
 }

@@ -26,15 +26,18 @@ enum class Number { f16, bf16, f32 };
 /// Codebooks and transforms of one layer on the current device.
 class LayerCodec {
 public:
-    /// ErrorCode::unsupported names what the kernels do not know: other codecs than d2b8, d4b8 and d8b8, pairs of
-    /// them that no kernel was built for, head sizes other than 64, 128 and 256 or
-    /// different ones for keys and values, codebooks per subspace, full transforms. ErrorCode::invalid_argument if k and v differ
-    /// in heads. Copies, allocates and synchronizes.
+    /// ErrorCode::unsupported names what the kernels do not know: other codecs than d2b8, d4b8, d8b8, d4b12, d8b12, d1b2, d1b3,
+    /// d1b4 and scalars of 2 to 4 bits in groups of 32 or 64, vectors on one side and scalars on the other, head sizes other than
+    /// 64, 128 and 256 or different ones for keys and values, codebooks per subspace of other than d2b8 and d4b8, noise shaping
+    /// of codes of 12 bits, full transforms. Pairs of codecs that no kernel was built for can be encoded; plan_decode and
+    /// decode_attention refuse them. ErrorCode::invalid_argument if k and v differ in heads. Copies, allocates and synchronizes.
     static Result<LayerCodec> create(const RowCodec& k, const RowCodec& v);
 
     int num_kv_heads() const noexcept;
     int head_dim() const noexcept;
-    /// Bytes of a page of page_size cells, all heads, keys and values. page_size: a multiple of 16.
+    /// Cells that a page must have a multiple of: 16, of scalar codecs 32, or 64 with groups of 64 tokens.
+    int page_step() const noexcept;
+    /// Bytes of a page of page_size cells, all heads, keys and values. page_size: a multiple of page_step().
     std::size_t page_bytes(int page_size) const noexcept;
 
     struct Tables;
@@ -44,17 +47,18 @@ private:
     std::shared_ptr<const Tables> tables_;
 };
 
-/// Codes and f16 rows of all sequences of one layer. Layout of a page: src/codec/cuda/layout.h.
+/// Codes and f16 rows of all sequences of one layer. Layout of a page: src/codec/cuda/layout.h and scalar_layout.h.
 struct CacheView {
     void* pages = nullptr;  // num_pages * page_bytes(page_size) bytes, 16-byte aligned
     std::int64_t num_pages = 0;
-    /// Cells. With a block table a power of two from 16 on; without, a multiple of 64. At most 4 GiB a page.
+    /// Cells. With a block table a power of two from page_step() on; without, a multiple of 64. At most 4 GiB a page.
     int page_size = 0;
     /// Layout (batch, table_stride): page of cells [i * page_size, (i + 1) * page_size) of a sequence at entry i. Entries that no
     /// cell below kv_len needs are not read. Null: contiguous, sequence s has page s.
     const std::int32_t* block_table = nullptr;
     std::int64_t table_stride = 0;
 
+    /// Codecs that group tokens need recent >= group: the tokens of an incomplete group are read from f16 rows.
     WindowSpec window;
     /// f16, layout (num_slots, num_kv_heads, window_rows, head_dim), original space, 16-byte aligned: row p for a position
     /// p < sink, else row sink + (p - sink) % (window_rows - sink). Null if sink and recent are 0.
@@ -85,8 +89,10 @@ struct EncodeParams {
 };
 
 /// Transforms and encodes rows into codes, and copies those that belong to the window into f16 rows. Values are rounded to f16
-/// first, non-finite ones to 0. Codes and norms are those of RowCodec::encode, bit for bit, except where a sum of squares lies
-/// within rounding of two norm bytes. ErrorCode::unsupported for keys with noise shaping.
+/// first, non-finite ones to 0. Codes, norms and scales are those of RowCodec::encode, bit for bit, except where a sum of squares
+/// lies within rounding of two norm bytes. A codec that groups tokens encodes a group when its last token comes, from the tokens
+/// at hand and, for those of earlier calls, their f16 rows; the tokens of a sequence must follow each other in `slots` and a
+/// cell's number modulo the group must be its position's.
 Status encode(const LayerCodec& codec, const CacheView& cache, const EncodeParams& params, Stream stream);
 
 /// One decoding step: num_q query tokens at the end of each sequence. Strides are in elements.

@@ -19,14 +19,14 @@ typedef enum vecinfer_cuda_number { VECINFER_CUDA_F16 = 0, VECINFER_CUDA_BF16 = 
 VECINFER_API vecinfer_code vecinfer_cuda_layer_create(const vecinfer_codec* k, const vecinfer_codec* v,
                                                       vecinfer_cuda_layer** layer);
 VECINFER_API void vecinfer_cuda_layer_free(vecinfer_cuda_layer* layer);
-/* Bytes of a page of page_size cells (a multiple of 16): all heads, keys and values. */
+/* Bytes of a page of page_size cells (a multiple of 16; of 32 or 64 for scalar codecs): all heads, keys and values. */
 VECINFER_API vecinfer_code vecinfer_cuda_page_bytes(const vecinfer_cuda_layer* layer, int32_t page_size, size_t* bytes);
 
 typedef struct vecinfer_cuda_cache {
     size_t struct_size; /* sizeof(vecinfer_cuda_cache) */
     void* pages;        /* num_pages pages, 16-byte aligned */
     int64_t num_pages;
-    int32_t page_size;          /* with a block table a power of two from 16 on, without a multiple of 64 */
+    int32_t page_size;          /* with a block table a power of two, without a multiple of 64 */
     int32_t num_slots;          /* of f16 rows */
     const int32_t* block_table; /* layout (batch, table_stride); NULL: sequence s has page s */
     int64_t table_stride;

@@ -12,7 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "results"))
 import pictures  # noqa: E402
 
 SHAPE = ("batch", "context", "num_qo_heads", "num_kv_heads", "head_dim")
-WIDTHS = {"vecinfer:k2v2": "2", "vecinfer:k4v4": "4", "vecinfer:k4v2": "4, 2", "vecinfer:k1v1": "1"}
+WIDTHS = {"vecinfer:k2v2": "2", "vecinfer:k4v4": "4", "vecinfer:k4v2": "4, 2", "vecinfer:k3v3": "3", "vecinfer:k1.5v1.5": "1.5",
+          "vecinfer:k1.5v1": "1.5, 1", "vecinfer:k1v1": "1"}
 
 
 def baseline(data, row):
@@ -44,7 +45,7 @@ def page(data):
         if tuple(line[:6]) not in seen:
             seen.add(tuple(line[:6]))
             rows.append(line)
-    encode = [[str(e["sub_dim"]), f"{e['tokens']}", f"{e['num_kv_heads']} x {e['head_dim']}", f"{e['median_ms']:.2f}"]
+    encode = [[e["scheme"] if "scheme" in e else f"d{e['sub_dim']}b8", f"{e['tokens']}", f"{e['num_kv_heads']} x {e['head_dim']}", f"{e['median_ms']:.2f}"]
               for e in bench["encode"]]
     return "\n".join([
         "# Decode attention on a GPU\n", "Written by `scripts/lib/cuda_page.py` from what `scripts/bench-cuda` measured; do not edit.\n",
@@ -55,7 +56,7 @@ def page(data):
         table(["batch x context", "heads", "bits", "page", "query tokens", "kernel", "f16, us", "us", "ratio", "TB/s", "of streaming"],
               rows),
         "![Ratio to f16 attention against context](pictures/cuda.svg)\n", "## Encoding keys and values of one layer\n",
-        table(["sub_dim", "tokens", "heads", "ms"], encode)])
+        table(["codec", "tokens", "heads", "ms"], encode)])
 
 
 def picture(data, path):

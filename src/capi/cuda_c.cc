@@ -86,8 +86,8 @@ vecinfer_code vecinfer_cuda_page_bytes(const vecinfer_cuda_layer* layer, int32_t
         if (Status s = check_pointers({layer, bytes}, {"layer", "bytes"}); !s.ok()) {
             return s;
         }
-        if (page_size < 16 || page_size % 16 != 0) {
-            return vecinfer::argument_error("page_size", fmt::format("{}", page_size), "a multiple of 16");
+        if (const int step = layer->value.page_step(); page_size < step || page_size % step != 0) {
+            return vecinfer::argument_error("page_size", fmt::format("{}", page_size), fmt::format("a multiple of {}", step));
         }
         *bytes = layer->value.page_bytes(page_size);
         return {};

@@ -10,7 +10,7 @@ namespace vecinfer {
 inline constexpr float kMaxF16 = 65504.0f;
 
 /// Exact; infinities and NaNs stay what they are.
-inline float f16_to_f32(std::uint16_t half) noexcept {
+constexpr float f16_to_f32(std::uint16_t half) noexcept {
     const std::uint32_t magnitude = half & 0x7fffu;
     const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
     const std::uint32_t rebias = magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
@@ -22,7 +22,7 @@ inline float f16_to_f32(std::uint16_t half) noexcept {
 
 /// What a value becomes when it is stored as f16 and read back: nearest, ties to even, finite magnitudes above 65504 clamped to
 /// it. Non-finite values become 0, so that one bad activation cannot spread through a cache.
-inline float round_to_f16(float x) noexcept {
+constexpr float round_to_f16(float x) noexcept {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t sign = bits & 0x80000000u;
     const std::int32_t magnitude = static_cast<std::int32_t>(bits & 0x7fffffffu);
@@ -35,7 +35,7 @@ inline float round_to_f16(float x) noexcept {
 }
 
 /// Bits of round_to_f16(x).
-inline std::uint16_t f32_to_f16(float x) noexcept {
+constexpr std::uint16_t f32_to_f16(float x) noexcept {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(round_to_f16(x));
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     const std::uint32_t normal = (magnitude - 0x38000000u) >> 13;

@@ -203,6 +203,10 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
     }
 }
 
+const NoiseShaping& RowCodec::shaping(int head) const noexcept {
+    return (*shaping_)[static_cast<std::size_t>(head)];
+}
+
 const float* RowCodec::centroids(int head, int subspace) const noexcept {
     const std::size_t values = table_values(spec_.sub_dim, spec_.code_bits);
     return tables_.get() + book_index(head, subspace) * 2 * values + values;

@@ -88,17 +88,18 @@ TEST(LayerCodecTest, SaysWhatItDoesNotKnow) {
         return OwnedCache({.head_dim = head_dim, .sub_dim = sub_dim, .per_subspace = per_subspace});
     };
     const OwnedCache plain = codec(4, 128, false);
-    const OwnedCache wide({.head_dim = 128, .sub_dim = 1, .code_bits = 4});
+    const OwnedCache wide({.head_dim = 128, .sub_dim = 4, .code_bits = 10});
     const OwnedCache odd = codec(4, 96, false);
-    const OwnedCache product = codec(4, 128, true);
+    const OwnedCache product = codec(8, 128, true);
     const auto message = [](const OwnedCache& k, const OwnedCache& v) {
         const Result<cuda::LayerCodec> made = cuda::LayerCodec::create(k.codec(), v.codec());
         EXPECT_EQ(made.status().code(), ErrorCode::unsupported);
         return made.status().message();
     };
-    EXPECT_EQ(message(wide, plain), "k: got a codec with sub_dim 1 and code_bits 4, expected d2b8, d4b8 or d8b8");
+    EXPECT_EQ(message(wide, plain),
+              "k: got a codec with sub_dim 4 and code_bits 10, expected d2b8, d4b8, d8b8, d4b12, d8b12, d1b2, d1b3 or d1b4");
     EXPECT_EQ(message(plain, odd), "v: got head_dim 96, expected 64, 128 or 256");
-    EXPECT_EQ(message(product, plain), "k: got a codebook per subspace, expected one that subspaces share");
+    EXPECT_EQ(message(product, plain), "k: got a codebook per subspace of d8b8, expected d2b8 or d4b8 for those");
 }
 
 }  // namespace

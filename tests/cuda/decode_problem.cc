@@ -26,30 +26,37 @@ float from_bf16(std::uint16_t x) {
 }
 
 RowCodec make_codec(const DecodeCase& c, bool value) {
+    const CodecSpec& spec = value ? c.v : c.k;
     std::vector<HeadTransform> transforms;
     std::vector<Codebook> books;
     std::mt19937 rng(c.seed + (value ? 1000 : 0));
     for (int h = 0; h < c.num_kv_heads; ++h) {
-        const TransformSpec spec{.smooth = c.smooth && !value, .hadamard = c.hadamard, .center = c.center};
+        const TransformSpec transform{.smooth = c.smooth && !value, .hadamard = c.hadamard, .center = c.center};
         std::vector<float> factors;
         std::vector<float> center;
         std::uniform_real_distribution<float> factor(0.3f, 3.0f);
         std::normal_distribution<float> normal;
         for (int i = 0; i < c.head_dim; ++i) {
-            if (spec.smooth) {
+            if (transform.smooth) {
                 factors.push_back(factor(rng));
             }
-            if (spec.center) {
+            if (transform.center) {
                 center.push_back(0.5f * normal(rng));
             }
         }
-        Result<HeadTransform> t = HeadTransform::create(c.head_dim, spec, factors, center);
+        Result<HeadTransform> t = HeadTransform::create(c.head_dim, transform, factors, center);
         EXPECT_TRUE(t.ok()) << t.status().message();
         transforms.push_back(std::move(t).value());
-        books.push_back(random_codebook(value ? c.v_sub_dim : c.k_sub_dim, 8, c.seed + 10 * h + (value ? 7 : 0)));
+        if (spec.kind == CodecKind::scalar) {
+            continue;
+        }
+        for (int m = 0; m < (c.own_books ? c.head_dim / spec.sub_dim : 1); ++m) {
+            books.push_back(random_codebook(spec.sub_dim, spec.code_bits, c.seed + 10 * h + 100 * m + (value ? 7 : 0)));
+            books.back().scale *= 1.0f + 0.1f * static_cast<float>(m % 8);
+        }
     }
-    Result<RowCodec> codec =
-        RowCodec::create(CodecSpec{.sub_dim = value ? c.v_sub_dim : c.k_sub_dim}, Norm::vector, c.head_dim, transforms, books);
+    const bool plain = spec.kind == CodecKind::scalar || c.own_books;
+    Result<RowCodec> codec = RowCodec::create(spec, plain ? Norm::none : Norm::vector, c.head_dim, transforms, books);
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -108,32 +115,110 @@ void DecodeProblem::make_codes() {
         codes_[side].resize(static_cast<std::size_t>(batch()) * c_.num_kv_heads * cells * subspaces(side));
         norms_[side].resize(static_cast<std::size_t>(batch()) * c_.num_kv_heads * cells);
         for (std::uint16_t& code : codes_[side]) {
-            code = static_cast<std::uint16_t>(rng() & 255);
+            code = static_cast<std::uint16_t>(rng() & ((1u << spec(side).code_bits) - 1));
         }
         for (std::size_t i = 0; i < norms_[side].size(); ++i) {
-            norms_[side][i] = c_.zero_norms > 0 && rng() % c_.zero_norms == 0 ? 0 : static_cast<std::uint8_t>(norm(rng));
+            norms_[side][i] = c_.own_books                                      ? cuda::kUnitNorm
+                              : c_.zero_norms > 0 && rng() % c_.zero_norms == 0 ? 0
+                                                                                : static_cast<std::uint8_t>(norm(rng));
         }
+    }
+    if (scalar()) {
+        make_numbers(rng);
     }
     for (int seq = 0; seq < batch(); ++seq) {
         for (int cell = 0; cell < c_.kv_lens[seq]; ++cell) {
             const int page = order[seq * pages_per_seq + cell / page_size];
             table[seq * table_stride_ + cell / page_size] = page;
             for (int head = 0; head < c_.num_kv_heads; ++head) {
-                cuda::HostHeadPage to(pages.data() + page_bytes * page + page_bytes / c_.num_kv_heads * head, c_.head_dim,
-                                      c_.k_sub_dim, c_.v_sub_dim, page_size);
-                const std::size_t at = (static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * cells + cell;
-                for (int side = 0; side < 2; ++side) {
-                    for (int m = 0; m < subspaces(side); ++m) {
-                        to.code(cell % page_size, m, side == 1) =
-                            static_cast<std::uint8_t>(codes_[side][at * subspaces(side) + m]);
-                    }
-                    to.norm(cell % page_size, side == 1) = norms_[side][at];
-                }
+                write_cell(pages.data() + page_bytes * page + page_bytes / c_.num_kv_heads * head, page_size, seq, head, cell);
             }
         }
     }
     pages_ = std::make_unique<DeviceBuffer<std::uint8_t>>(pages);
     table_ = std::make_unique<DeviceBuffer<std::int32_t>>(table);
+}
+
+std::size_t DecodeProblem::group_index(int side, int seq, int head, int cell, int channel) const {
+    const CodecSpec& own = spec(side);
+    const int first_cell = own.groups_tokens() ? cell / own.group * own.group : cell;
+    const int first_channel = own.groups_tokens() ? channel : channel / own.group * own.group;
+    return ((static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * capacity() + first_cell) * c_.head_dim + first_channel;
+}
+
+/// Scales and zeros, and codes that the range of their group knows.
+void DecodeProblem::make_numbers(std::mt19937& rng) {
+    std::normal_distribution<float> normal;
+    std::uniform_real_distribution<float> octave(-1.0f, 1.0f);
+    for (int side = 0; side < 2; ++side) {
+        const CodecSpec& own = spec(side);
+        numbers_[side].resize(codes_[side].size());
+        for (scalar::Stored& stored : numbers_[side]) {
+            const float scale = c_.scales * std::exp2(octave(rng));
+            stored.scale = f32_to_f16(scale);
+            stored.zero = f32_to_f16(scale * (normal(rng) - 0.5f * static_cast<float>(1 << own.code_bits)));
+            if (own.levels == Levels::hybrid && rng() % 2 == 0) {
+                stored.scale |= 0x8000u;
+            }
+        }
+        for (int seq = 0; seq < batch(); ++seq) {
+            for (int head = 0; head < c_.num_kv_heads; ++head) {
+                for (int cell = 0; cell < capacity(); ++cell) {
+                    for (int channel = 0; channel < c_.head_dim; ++channel) {
+                        const scalar::Stored stored = numbers_[side][group_index(side, seq, head, cell, channel)];
+                        const std::size_t at =
+                            ((static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * capacity() + cell) * c_.head_dim +
+                            channel;
+                        codes_[side][at] =
+                            static_cast<std::uint16_t>(codes_[side][at] % (scalar::range(own, stored).max_code + 1));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What an encoder leaves behind: incomplete groups of tokens are never written.
+void DecodeProblem::write_cell(std::uint8_t* head_page, int page_size, int seq, int head, int cell) const {
+    const std::size_t at = (static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * capacity() + cell;
+    const int in_page = cell % page_size;
+    for (int side = 0; side < 2; ++side) {
+        const bool value = side == 1;
+        if (!scalar()) {
+            cuda::HostHeadPage to(head_page, c_.head_dim, c_.k, c_.v, page_size);
+            for (int m = 0; m < subspaces(side); ++m) {
+                to.set_code(in_page, m, value, codes_[side][at * subspaces(side) + m]);
+            }
+            to.norm(in_page, value) = norms_[side][at];
+            continue;
+        }
+        const CodecSpec& own = spec(side);
+        if (own.groups_tokens() && cell / own.group >= c_.kv_lens[seq] / own.group) {
+            continue;
+        }
+        cuda::ScalarHostHeadPage to(head_page, c_.head_dim, c_.k, c_.v, page_size);
+        for (int channel = 0; channel < c_.head_dim; ++channel) {
+            to.set_code(in_page, channel, value, codes_[side][at * c_.head_dim + channel]);
+            to.set_numbers(in_page, channel, value, numbers_[side][group_index(side, seq, head, cell, channel)]);
+        }
+    }
+}
+
+/// In the original space.
+std::vector<float> DecodeProblem::code_row(int side, int seq, int head, int cell) const {
+    const RowCodec& codec = side == 0 ? *k_codec_ : *v_codec_;
+    const std::size_t at = (static_cast<std::size_t>(seq) * c_.num_kv_heads + head) * capacity() + cell;
+    std::vector<float> x(c_.head_dim);
+    if (!scalar()) {
+        codec.decode_original(head, &codes_[side][at * subspaces(side)], &norms_[side][at], x.data());
+        return x;
+    }
+    for (int channel = 0; channel < c_.head_dim; ++channel) {
+        const scalar::Stored stored = numbers_[side][group_index(side, seq, head, cell, channel)];
+        x[channel] = scalar::range(spec(side), stored).at(codes_[side][at * c_.head_dim + channel]);
+    }
+    codec.transform(head).inverse(x.data(), x.data());
+    return x;
 }
 
 void DecodeProblem::make_window() {
@@ -283,7 +368,6 @@ std::vector<double> DecodeProblem::output() const {
 }
 
 void DecodeProblem::reference(std::vector<double>& out, std::vector<double>& lse) const {
-    const int cells = capacity();
     const double scale = params().sm_scale;
     out.assign(out_values(), 0.0);
     lse.assign(out_values() / c_.head_dim, -std::numeric_limits<double>::infinity());
@@ -292,12 +376,9 @@ void DecodeProblem::reference(std::vector<double>& out, std::vector<double>& lse
         for (int kv_head = 0; kv_head < c_.num_kv_heads; ++kv_head) {
             std::vector<float> rows[2];
             for (int side = 0; side < 2; ++side) {
-                rows[side].resize(static_cast<std::size_t>(len) * c_.head_dim);
-                const RowCodec& codec = side == 0 ? *k_codec_ : *v_codec_;
                 for (int cell = 0; cell < len; ++cell) {
-                    const std::size_t at = (static_cast<std::size_t>(seq) * c_.num_kv_heads + kv_head) * cells + cell;
-                    codec.decode_original(kv_head, &codes_[side][at * subspaces(side)], &norms_[side][at],
-                                          &rows[side][static_cast<std::size_t>(cell) * c_.head_dim]);
+                    const std::vector<float> row = code_row(side, seq, kv_head, cell);
+                    rows[side].insert(rows[side].end(), row.begin(), row.end());
                 }
             }
             for (int r = 0; r < c_.group * c_.num_q; ++r) {

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "codec/scalar/scalar.h"
 #include "cuda/device_fixture.h"
 #include "vecinfer/cuda.h"
 
@@ -17,8 +19,9 @@ struct DecodeCase {
     int num_kv_heads = 2;
     int group = 4;
     int head_dim = 128;
-    int k_sub_dim = 4;
-    int v_sub_dim = 4;
+    CodecSpec k;
+    CodecSpec v;
+    bool own_books = false;  // a codebook per subspace, no norms
     int num_q = 1;
     int page_size = 0;  // 0: contiguous
     WindowSpec window{0, 0};
@@ -35,6 +38,7 @@ struct DecodeCase {
     int norm_low = 116;  // norm bytes are drawn from [norm_low, norm_high]
     int norm_high = 136;
     int zero_norms = 0;   // besides, every n-th is 0
+    float scales = 0.6f;  // of scalar codecs, each within a factor of 2
     double bound = 3e-4;  // relative error of f32 outputs
     unsigned seed = 1;
 };
@@ -71,10 +75,17 @@ private:
     std::unique_ptr<RowCodec> k_codec_;
     std::unique_ptr<RowCodec> v_codec_;
     std::unique_ptr<cuda::LayerCodec> codec_;
-    int sub_dim(int side) const { return side == 0 ? c_.k_sub_dim : c_.v_sub_dim; }
-    int subspaces(int side) const { return c_.head_dim / sub_dim(side); }
-    std::vector<std::uint16_t> codes_[2];  // layout (batch, num_kv_heads, capacity, subspaces)
-    std::vector<std::uint8_t> norms_[2];   // layout (batch, num_kv_heads, capacity)
+    const CodecSpec& spec(int side) const { return side == 0 ? c_.k : c_.v; }
+    int subspaces(int side) const { return c_.head_dim / spec(side).sub_dim; }
+    bool scalar() const { return c_.k.kind == CodecKind::scalar; }
+    void make_numbers(std::mt19937& rng);
+    /// Of the group of a cell and channel.
+    std::size_t group_index(int side, int seq, int head, int cell, int channel) const;
+    void write_cell(std::uint8_t* head_page, int page_size, int seq, int head, int cell) const;
+    std::vector<float> code_row(int side, int seq, int head, int cell) const;
+    std::vector<scalar::Stored> numbers_[2];  // layout (batch, num_kv_heads, capacity, head_dim), at the first of a group
+    std::vector<std::uint16_t> codes_[2];     // layout (batch, num_kv_heads, capacity, subspaces)
+    std::vector<std::uint8_t> norms_[2];      // layout (batch, num_kv_heads, capacity)
     std::vector<std::uint16_t> window_[2];
     std::vector<float> q_;  // as the device reads it
     std::vector<float> slopes_;

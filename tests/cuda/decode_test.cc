@@ -32,12 +32,93 @@ std::vector<DecodeCase> cases() {
                                .kv_lens = {1000, 333, 16},
                                .group = group,
                                .head_dim = head_dim,
-                               .k_sub_dim = k,
-                               .v_sub_dim = v,
+                               .k = {.sub_dim = k},
+                               .v = {.sub_dim = v},
                                .window = {32, 4}});
             }
         }
     }
+    // Codes of single channels.
+    for (const auto& [k, v] : {std::pair(2, 2), std::pair(3, 3), std::pair(4, 4), std::pair(4, 2)}) {
+        for (const int head_dim : {64, 128, 256}) {
+            if (k != v && head_dim == 256) {
+                continue;  // no kernel
+            }
+            for (const int group : {1, 4, 7}) {
+                all.push_back({.name = "levels" + std::to_string(k) + std::to_string(v) + "_dim" + std::to_string(head_dim) +
+                                       "_gqa" + std::to_string(group),
+                               .kv_lens = {1000, 333, 16},
+                               .group = group,
+                               .head_dim = head_dim,
+                               .k = {.sub_dim = 1, .code_bits = k},
+                               .v = {.sub_dim = 1, .code_bits = v},
+                               .window = {32, 4}});
+            }
+        }
+    }
+    // Codes of 12 bits, and codebooks per subspace.
+    for (const auto& [k, v] : {std::pair(8, 8), std::pair(4, 4), std::pair(8, 0)}) {
+        for (const int head_dim : {64, 128}) {
+            if (head_dim == 64 && k == 8) {
+                continue;  // no kernel
+            }
+            for (const int group : {1, 4, 7}) {
+                all.push_back({.name = "wide" + std::to_string(k) + std::to_string(v) + "_dim" + std::to_string(head_dim) +
+                                       "_gqa" + std::to_string(group),
+                               .kv_lens = {1000, 333, 16},
+                               .group = group,
+                               .head_dim = head_dim,
+                               .k = {.sub_dim = k, .code_bits = 12},
+                               .v = {.sub_dim = v == 0 ? 8 : v, .code_bits = v == 0 ? 8 : 12},
+                               .window = {32, 4}});
+            }
+        }
+    }
+    for (const int sub_dim : {2, 4}) {
+        for (const int head_dim : {64, 128, 256}) {
+            if (head_dim == 256 && sub_dim == 2) {
+                continue;  // no kernel
+            }
+            for (const int group : {1, 4, 7}) {
+                all.push_back(
+                    {.name = "own" + std::to_string(sub_dim) + "_dim" + std::to_string(head_dim) + "_gqa" + std::to_string(group),
+                     .kv_lens = {1000, 333, 16},
+                     .group = group,
+                     .head_dim = head_dim,
+                     .k = {.sub_dim = sub_dim},
+                     .v = {.sub_dim = sub_dim},
+                     .own_books = true,
+                     .window = {32, 4},
+                     .hadamard = head_dim == 64});
+            }
+        }
+    }
+    all.push_back({.name = "wide_page16",
+                   .kv_lens = {1, 1000, 17, 128},
+                   .k = {.sub_dim = 8, .code_bits = 12},
+                   .v = {.sub_dim = 8, .code_bits = 12},
+                   .page_size = 16,
+                   .window = {32, 4},
+                   .soft_cap = 20.0f,
+                   .sinks = true});
+    all.push_back({.name = "own_page16",
+                   .kv_lens = {1, 1000, 17, 128},
+                   .k = {.sub_dim = 4},
+                   .v = {.sub_dim = 4},
+                   .own_books = true,
+                   .page_size = 16,
+                   .window = {32, 4},
+                   .soft_cap = 20.0f,
+                   .alibi = true});
+    all.push_back({.name = "levels_page16",
+                   .kv_lens = {1, 1000, 17, 128},
+                   .k = {.sub_dim = 1, .code_bits = 3},
+                   .v = {.sub_dim = 1, .code_bits = 3},
+                   .page_size = 16,
+                   .window = {32, 4},
+                   .soft_cap = 20.0f,
+                   .alibi = true,
+                   .sinks = true});
     for (const int len : {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 5000}) {
         all.push_back({.name = "len" + std::to_string(len), .kv_lens = {len}});
     }
@@ -105,6 +186,92 @@ std::vector<DecodeCase> cases() {
     return all;
 }
 
+CodecSpec scalar_spec(int bits, Axis axis, Levels levels) {
+    return {CodecKind::scalar, 1, bits, bits == 4 && levels == Levels::symmetric ? 64 : 32, axis, levels};
+}
+
+struct ScalarPair {
+    std::string name;
+    CodecSpec k;
+    CodecSpec v;
+};
+
+std::vector<ScalarPair> scalar_pairs() {
+    const CodecSpec key = scalar_spec(3, Axis::channel, Levels::symmetric);
+    return {{"kivi2", scalar_spec(2, Axis::token, Levels::asymmetric), scalar_spec(2, Axis::channel, Levels::asymmetric)},
+            {"kivi4", scalar_spec(4, Axis::token, Levels::asymmetric), scalar_spec(4, Axis::channel, Levels::asymmetric)},
+            {"innerq3v2", key, scalar_spec(2, Axis::token, Levels::symmetric)},
+            {"innerq3v3", key, scalar_spec(3, Axis::token, Levels::symmetric)},
+            {"innerq3v2h", key, scalar_spec(2, Axis::token, Levels::hybrid)},
+            {"innerq4v4", scalar_spec(4, Axis::channel, Levels::symmetric), scalar_spec(4, Axis::token, Levels::symmetric)}};
+}
+
+std::vector<DecodeCase> scalar_cases() {
+    std::vector<DecodeCase> all;
+    for (const ScalarPair& pair : scalar_pairs()) {
+        DecodeCase plain{.kv_lens = {1000, 333, 64, 65}, .k = pair.k, .v = pair.v, .window = {64, 4}, .hadamard = false};
+        const auto add = [&](const std::string& name, const DecodeCase& c) {
+            all.push_back(c);
+            all.back().name = pair.name + "_" + name;
+        };
+        for (const int head_dim : {64, 128, 256}) {
+            for (const int group : {1, 4, 7}) {
+                DecodeCase c = plain;
+                c.head_dim = head_dim;
+                c.group = group;
+                add("dim" + std::to_string(head_dim) + "_gqa" + std::to_string(group), c);
+            }
+        }
+        for (const int page_size : {64, 128}) {
+            DecodeCase c = plain;
+            c.kv_lens = {1, 1000, 70, 2049, 128};
+            c.page_size = page_size;
+            add("page" + std::to_string(page_size), c);
+        }
+        DecodeCase c = plain;
+        c.kv_lens = {5000};
+        c.window = {128, 4};
+        add("long", c);
+        c.query_magnitude = 6.0f;
+        c.bound = 2e-3;
+        add("sharp", c);
+        c = plain;
+        c.kv_lens = {3000};
+        c.soft_cap = 20.0f;
+        c.alibi = c.sinks = true;
+        add("bent", c);
+        c = plain;
+        c.sliding_window = 500;
+        c.num_q = 3;
+        add("sliding", c);
+        c = plain;
+        c.smooth = c.hadamard = c.center = true;
+        add("transforms", c);
+        c = plain;
+        c.kv_lens = {700, 300, 0};
+        c.num_q = 5;
+        add("queries5", c);
+        c = plain;
+        c.scales = 1e-3f;
+        add("small_scales", c);
+        c.scales = 2000.0f;
+        c.query_magnitude = 1e-3f;
+        add("large_scales", c);
+    }
+    DecodeCase small_page{.name = "kivi2_page32",
+                          .kv_lens = {900, 33},
+                          .k = scalar_pairs()[0].k,
+                          .v = scalar_pairs()[0].v,
+                          .page_size = 32,
+                          .window = {32, 0}};
+    all.push_back(small_page);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        all[i].bound = std::max(all[i].bound, 6e-4);
+        all[i].seed = static_cast<unsigned>(i + 101);
+    }
+    return all;
+}
+
 class DecodeTest : public CudaTest, public ::testing::WithParamInterface<DecodeCase> {};
 
 TEST_P(DecodeTest, AgreesWithTheReference) {
@@ -136,6 +303,9 @@ TEST_P(DecodeTest, GivesTheSameBitsAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeTest, ::testing::ValuesIn(cases()), [](const auto& each) { return each.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Scalars, DecodeTest, ::testing::ValuesIn(scalar_cases()),
+                         [](const auto& each) { return each.param.name; });
 
 using DecodeStreamTest = CudaTest;
 

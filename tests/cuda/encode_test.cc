@@ -12,8 +12,8 @@ namespace {
 struct EncodeCase {
     std::string name;
     int head_dim = 128;
-    int k_sub_dim = 4;
-    int v_sub_dim = 4;
+    CodecSpec k;
+    CodecSpec v;
     int num_kv_heads = 2;
     int num_tokens = 70;
     int page_size = 64;
@@ -25,6 +25,8 @@ struct EncodeCase {
     float magnitude = 1.0f;
     bool bad_numbers = false;
     int first_position = 0;
+    bool own_books = false;
+    int shaping = 0;  // directions of the keys
 };
 
 std::vector<EncodeCase> cases() {
@@ -40,11 +42,57 @@ std::vector<EncodeCase> cases() {
         for (const auto& [k, v] : {std::pair(2, 2), std::pair(2, 8), std::pair(8, 2)}) {
             all.push_back({.name = "dim" + std::to_string(head_dim) + "_k" + std::to_string(k) + "v" + std::to_string(v),
                            .head_dim = head_dim,
-                           .k_sub_dim = k,
-                           .v_sub_dim = v,
+                           .k = {.sub_dim = k},
+                           .v = {.sub_dim = v},
                            .unbiased = true});
         }
     }
+    for (const int head_dim : {64, 128, 256}) {
+        for (const auto& [k, v] : {std::pair(2, 3), std::pair(3, 4), std::pair(4, 2), std::pair(3, 3)}) {
+            if (k != v && head_dim == 256) {
+                continue;
+            }
+            all.push_back({.name = "dim" + std::to_string(head_dim) + "_levels" + std::to_string(k) + std::to_string(v),
+                           .head_dim = head_dim,
+                           .k = {.sub_dim = 1, .code_bits = k},
+                           .v = {.sub_dim = 1, .code_bits = v},
+                           .unbiased = k == 3});
+        }
+    }
+    for (const int head_dim : {64, 128, 256}) {
+        for (const int sub_dim : {2, 4}) {
+            all.push_back({.name = "dim" + std::to_string(head_dim) + "_own" + std::to_string(sub_dim),
+                           .head_dim = head_dim,
+                           .k = {.sub_dim = sub_dim},
+                           .v = {.sub_dim = sub_dim},
+                           .norm = Norm::none,
+                           .own_books = true});
+        }
+        for (const int sub_dim : {4, 8}) {
+            if (head_dim == 64 && sub_dim == 8) {
+                continue;
+            }
+            all.push_back({.name = "dim" + std::to_string(head_dim) + "_wide" + std::to_string(sub_dim),
+                           .head_dim = head_dim,
+                           .k = {.sub_dim = sub_dim, .code_bits = 12},
+                           .v = {.sub_dim = sub_dim, .code_bits = sub_dim == 8 ? 8 : 12},
+                           .num_tokens = 19,
+                           .unbiased = true});
+        }
+    }
+    for (const auto& [sub_dim, head_dim, rank] : {std::tuple(4, 128, 32), std::tuple(2, 64, 5), std::tuple(8, 128, 33)}) {
+        for (const bool unbiased : {false, true}) {
+            all.push_back({.name = "shaped" + std::to_string(sub_dim) + (unbiased ? "_unbiased" : ""),
+                           .head_dim = head_dim,
+                           .k = {.sub_dim = sub_dim},
+                           .num_tokens = unbiased ? 23 : 9,
+                           .unbiased = unbiased,
+                           .shaping = rank});
+        }
+    }
+    all.push_back({.name = "shaped_dim256", .head_dim = 256, .num_tokens = 3, .unbiased = true, .shaping = 64});
+    all.push_back({.name = "shaped_zeros", .num_tokens = 3, .unbiased = true, .magnitude = 0.0f, .shaping = 16});
+    all.push_back({.name = "shaped_tiny", .num_tokens = 3, .unbiased = true, .magnitude = 2e-5f, .shaping = 16});
     for (const int tokens : {1, 3, 4, 5, 31, 32, 33, 200}) {
         all.push_back({.name = "tokens" + std::to_string(tokens), .num_tokens = tokens, .window = {16, 2}});
     }
@@ -64,7 +112,9 @@ std::vector<EncodeCase> cases() {
     return all;
 }
 
-RowCodec make_codec(const EncodeCase& c, const TransformSpec& spec, int sub_dim, unsigned seed) {
+constexpr unsigned kKeySeed = 1;
+
+RowCodec make_codec(const EncodeCase& c, const TransformSpec& transform, const CodecSpec& spec, unsigned seed) {
     std::vector<HeadTransform> transforms;
     std::vector<Codebook> books;
     std::mt19937 rng(seed);
@@ -73,20 +123,27 @@ RowCodec make_codec(const EncodeCase& c, const TransformSpec& spec, int sub_dim,
         std::vector<float> factors;
         std::vector<float> center;
         for (int i = 0; i < c.head_dim; ++i) {
-            if (spec.smooth) {
+            if (transform.smooth) {
                 factors.push_back(u(rng));
             }
-            if (spec.center) {
+            if (transform.center) {
                 center.push_back(u(rng) - 1.5f);
             }
         }
-        Result<HeadTransform> t = HeadTransform::create(c.head_dim, spec, factors, center);
+        Result<HeadTransform> t = HeadTransform::create(c.head_dim, transform, factors, center);
         EXPECT_TRUE(t.ok()) << t.status().message();
         transforms.push_back(std::move(t).value());
-        books.push_back(random_codebook(sub_dim, 8, seed + h));
+        for (int m = 0; m < (c.own_books ? c.head_dim / spec.sub_dim : 1); ++m) {
+            books.push_back(random_codebook(spec.sub_dim, spec.code_bits, seed + h + 100 * m));
+            books.back().scale *= 1.0f + 0.1f * static_cast<float>(m % 8);
+        }
+    }
+    std::vector<float> shaping;
+    if (seed == kKeySeed && c.shaping > 0) {
+        shaping = normal_rows(c.num_kv_heads * c.shaping, c.head_dim, 77, 0.4f);
     }
     Result<RowCodec> codec =
-        RowCodec::create(CodecSpec{.sub_dim = sub_dim}, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased});
+        RowCodec::create(spec, c.norm, c.head_dim, transforms, books, {.unbiased = c.unbiased, .shaping = shaping});
     EXPECT_TRUE(codec.ok()) << codec.status().message();
     return std::move(codec).value();
 }
@@ -95,7 +152,7 @@ class EncodeTest : public CudaTest, public ::testing::WithParamInterface<EncodeC
 
 TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
     const EncodeCase& c = GetParam();
-    const RowCodec codecs[2] = {make_codec(c, c.key, c.k_sub_dim, 1), make_codec(c, c.value, c.v_sub_dim, 50)};
+    const RowCodec codecs[2] = {make_codec(c, c.key, c.k, kKeySeed), make_codec(c, c.value, c.v, 50)};
     const Result<cuda::LayerCodec> made = cuda::LayerCodec::create(codecs[0], codecs[1]);
     ASSERT_TRUE(made.ok()) << made.status().message();
     const cuda::LayerCodec& codec = made.value();
@@ -170,7 +227,7 @@ TEST_P(EncodeTest, GivesTheCodesOfTheRowCodec) {
         }
         for (int head = 0; head < c.num_kv_heads; ++head) {
             cuda::HostHeadPage page(bytes.data() + slots[token] / c.page_size * page_bytes + page_bytes / c.num_kv_heads * head,
-                                    c.head_dim, c.k_sub_dim, c.v_sub_dim, c.page_size);
+                                    c.head_dim, c.k, c.v, c.page_size);
             const int cell = static_cast<int>(slots[token] % c.page_size);
             for (int side = 0; side < 2; ++side) {
                 const float* x = &rows[side][static_cast<std::size_t>(token) * row_dim + head * c.head_dim];

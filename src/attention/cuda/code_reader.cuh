@@ -3,7 +3,6 @@
 #pragma once
 
 #include "attention/cuda/shared_state.cuh"
-#include "codec/cuda/layout.h"
 
 namespace vecinfer::cuda {
 
@@ -11,7 +10,7 @@ namespace vecinfer::cuda {
 /// lane reads what it copied itself, so no lane waits for another.
 template <int Words>
 struct LaneCodes {
-    static constexpr int kWidth = Words < 4 ? 4 * Words : 16;  // bytes of a copy
+    static constexpr int kWidth = lane_width(4 * Words);  // bytes of a copy
     std::uint32_t w[Words];
 
     /// `stage`: the lane's place in that of the granule, 128 * Words bytes. `from`: its place in the granule.
@@ -22,12 +21,18 @@ struct LaneCodes {
         }
     }
     __device__ __forceinline__ void load(const std::uint8_t* stage) {
-        if constexpr (Words == 1) {
-            w[0] = *reinterpret_cast<const std::uint32_t*>(stage);
-        } else if constexpr (Words == 2) {
-            const uint2 x = *reinterpret_cast<const uint2*>(stage);
-            w[0] = x.x;
-            w[1] = x.y;
+        if constexpr (kWidth == 4) {
+#pragma unroll
+            for (int i = 0; i < Words; ++i) {
+                w[i] = *reinterpret_cast<const std::uint32_t*>(stage + 128 * i);
+            }
+        } else if constexpr (kWidth == 8) {
+#pragma unroll
+            for (int i = 0; i < Words / 2; ++i) {
+                const uint2 x = *reinterpret_cast<const uint2*>(stage + 256 * i);
+                w[2 * i] = x.x;
+                w[2 * i + 1] = x.y;
+            }
         } else {
 #pragma unroll
             for (int i = 0; i < Words / 4; ++i) {
@@ -41,6 +46,41 @@ struct LaneCodes {
     }
 };
 
+/// What codes stand for: shared address of a table, or eight levels in two registers.
+template <int D>
+struct Meaning {
+    std::uint32_t table;
+};
+template <>
+struct Meaning<1> {
+    std::uint32_t low;
+    std::uint32_t high;
+};
+
+/// Selectors of piece i of a lane's codes of 3 bits, see level_bit; i is a constant.
+template <int Words>
+__device__ __forceinline__ std::uint32_t level_selectors(const LaneCodes<Words>& codes, int i) {
+    const int first = i / 4 * 3;
+    return i % 4 < 3 ? codes.w[first + i % 4] & 0x77777777u
+                     : (codes.w[first] >> 3 & 0x11111111u) | (codes.w[first + 1] >> 2 & 0x22222222u) |
+                           (codes.w[first + 2] >> 1 & 0x44444444u);
+}
+
+/// Pair `pair` of a lane's codes of 12 bits (wide_bit), a constant; bits from 24 on are others'.
+template <int Words>
+__device__ __forceinline__ std::uint32_t wide_pair(const LaneCodes<Words>& codes, int pair) {
+    const int first = pair / 4 * 3;
+    return pair % 4 < 3 ? codes.w[first + pair % 4]
+                        : __byte_perm(__byte_perm(codes.w[first], codes.w[first + 1], 0x0073), codes.w[first + 2], 0x0710);
+}
+
+/// base + (1 << Shift) * code `which` of a pair.
+template <int Shift>
+__device__ __forceinline__ std::uint32_t wide_address(std::uint32_t pair, int which, std::uint32_t base) {
+    constexpr std::uint32_t kMask = 4095u << Shift;
+    return base + ((which == 0 ? pair << Shift : pair >> (12 - Shift)) & kMask);
+}
+
 /// Channels 4t.. and 16 + 4t.. (sub_dim 8: 8t.. and 8t + 4..) of step `s` of a key.
 struct KeyPiece {
     std::uint32_t low;
@@ -49,20 +89,39 @@ struct KeyPiece {
 
 /// Row 0 is cell g, row 1 cell g + 8. s and row are constants.
 template <class C>
-__device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& codes, int row, int s, std::uint32_t table) {
+__device__ __forceinline__ KeyPiece look_up_key(const LaneCodes<C::kKeyWords>& codes, int row, int s, const Meaning<C::KD>& is) {
     constexpr int kBytes = 2 * C::kKeyWords;  // of a row
-    if constexpr (C::KD == 8) {
+    if constexpr (C::KD == 1) {
+        const std::uint32_t selectors = level_selectors(codes, row * (C::HD / 32) + s);
+        return {select_bytes(is.low, is.high, selectors), select_bytes(is.low, is.high, selectors >> 16)};
+    } else if constexpr (C::KT == Table::wide && C::KD == 8) {
+        const uint2 x = load_two_words(wide_address<3>(wide_pair(codes, row * (C::HD / 64) + s / 2), s % 2, is.table));
+        return {x.x, x.y};
+    } else if constexpr (C::KT == Table::wide) {
+        const std::uint32_t pair = wide_pair(codes, row * (C::HD / 32) + s);
+        return {load_word(wide_address<2>(pair, 0, is.table)), load_word(wide_address<2>(pair, 1, is.table))};
+    } else if constexpr (C::KD == 8) {
         const int i = row * kBytes + s;
-        const uint2 x = look_up_two<0>(codes.w[i / 4], i % 4, table);
+        const uint2 x = load_two_words(entry_address<128>(codes.w[i / 4], i % 4, is.table));
         return {x.x, x.y};
     } else if constexpr (C::KD == 4) {
         const int i = row * kBytes + 2 * s;
-        return {look_up<0>(codes.w[i / 4], i % 4, table), look_up<0>(codes.w[i / 4], i % 4 + 1, table)};
+        constexpr int kStride = C::KT == Table::own ? 4 : 128;
+        constexpr int kNext = C::KT == Table::own ? 1024 : 0;  // subspace
+        return {load_word(entry_address<kStride>(codes.w[i / 4], i % 4, is.table) + 8 * s * kNext),
+                load_word(entry_address<kStride>(codes.w[i / 4], i % 4 + 1, is.table) + (8 * s + 4) * kNext)};
     } else {
-        // Entries hold their two channels twice, so that either half of a word is at hand.
         const std::uint32_t w = codes.w[(row * kBytes + 4 * s) / 4];
-        return {__byte_perm(look_up<0>(w, 0, table), look_up<0>(w, 1, table), 0x7610),
-                __byte_perm(look_up<0>(w, 2, table), look_up<0>(w, 3, table), 0x7610)};
+        if constexpr (C::KT == Table::own) {
+            const auto entry = [&](int b) {
+                return load_short(entry_address<2>(w, b, is.table) + (16 * s + 8 * (b / 2) + b % 2) * 512);
+            };
+            return {__byte_perm(entry(0), entry(1), 0x5410), __byte_perm(entry(2), entry(3), 0x5410)};
+        } else {
+            // Entries hold their two channels twice, so that either half of a word is at hand.
+            const auto entry = [&](int b) { return load_word(entry_address<128>(w, b, is.table)); };
+            return {__byte_perm(entry(0), entry(1), 0x7610), __byte_perm(entry(2), entry(3), 0x7610)};
+        }
     }
 }
 
@@ -72,19 +131,39 @@ inline constexpr int kUnit = C::VD == 8 ? 8 : 4;
 
 /// B fragments of values: of unit 8 tile + g the four cells of a lane (layout.h), four channels a word.
 template <class C>
-__device__ __forceinline__ void look_up_values(const LaneCodes<C::kValueWords>& codes, int tile, std::uint32_t table,
+__device__ __forceinline__ void look_up_values(const LaneCodes<C::kValueWords>& codes, int tile, const Meaning<C::VD>& is,
                                                std::uint32_t (&out)[kUnit<C> / 4][4]) {
+    // Copies of keys and values share a base.
+    constexpr int kOffset = C::VT == Table::copies ? 4 * C::kKeyTableWords : 0;
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
-        if constexpr (C::VD == 8) {
-            const uint2 e = look_up_two<kTableBytes>(codes.w[tile], b, table);
+        if constexpr (C::VD == 1) {
+            const std::uint32_t selectors = level_selectors(codes, 2 * tile + b / 2);
+            out[0][b] = select_bytes(is.low, is.high, b % 2 == 0 ? selectors : selectors >> 16);
+        } else if constexpr (C::VT == Table::wide && C::VD == 8) {
+            const uint2 e = load_two_words(wide_address<3>(wide_pair(codes, tile / 2 * 4 + b), tile % 2, is.table));
+            out[0][b] = e.x;
+            out[1][b] = e.y;
+        } else if constexpr (C::VT == Table::wide) {
+            out[0][b] = load_word(wide_address<2>(wide_pair(codes, tile / 2 * 4 + b), tile % 2, is.table));
+        } else if constexpr (C::VD == 8) {
+            const uint2 e = load_two_words(entry_address<128>(codes.w[tile], b, is.table) + kOffset);
             out[0][b] = e.x;
             out[1][b] = e.y;
         } else if constexpr (C::VD == 4) {
-            out[0][b] = look_up<kTableBytes>(codes.w[tile], b, table);
+            constexpr int kStride = C::VT == Table::own ? 4 : 128;
+            constexpr int kNext = C::VT == Table::own ? 8 * 1024 : 0;  // tile
+            out[0][b] = load_word(entry_address<kStride>(codes.w[tile], b, is.table) + (kOffset + tile * kNext));
+        } else if constexpr (C::VT == Table::own) {
+            const auto entry = [&](int half) {
+                return load_short(entry_address<2>(codes.w[2 * tile + half], b, is.table) + (tile * 16 + half) * 512);
+            };
+            out[0][b] = __byte_perm(entry(0), entry(1), 0x5410);
         } else {
-            out[0][b] = __byte_perm(look_up<kTableBytes>(codes.w[2 * tile], b, table),
-                                    look_up<kTableBytes>(codes.w[2 * tile + 1], b, table), 0x7610);
+            const auto entry = [&](int half) {
+                return load_word(entry_address<128>(codes.w[2 * tile + half], b, is.table) + kOffset);
+            };
+            out[0][b] = __byte_perm(entry(0), entry(1), 0x7610);
         }
     }
 }

@@ -15,11 +15,13 @@
 
 namespace vecinfer::cuda {
 
-inline constexpr float kFullP = 65280.0f;        // p = 1; both bytes stay below 256
 inline constexpr float kMagic = 8388608.0f;      // 2^23: adding it leaves an integer in the low mantissa bits
 inline constexpr float kLeastP = 1.0f / 128.0f;  // a chunk whose largest p is below it moves the reference
 inline constexpr float kLeastLog = -7.0f;
-inline constexpr float kHeadroom = 2.0f;       // octaves between the largest p and a reference that was moved
+// Octaves between a chunk's largest p and a reference that it moved. A chunk that lies too high or too low is likely to be an
+// exception, so the reference does not follow it further than it must.
+inline constexpr float kHeadroomUp = 1.0f;
+inline constexpr float kHeadroomDown = 6.0f;
 inline constexpr float kDeepest = 60.0f;       // octaves that the reference may fall below its maximum
 inline constexpr float kLeastNorm = 0x1p-40f;  // stands in for value norms of 0
 inline constexpr float kUnset = -1e30f;
@@ -73,7 +75,19 @@ __device__ __forceinline__ void flush(CodeSums<C>& acc, const float (&factor)[C:
     }
 }
 
-/// Chunks first, first + WARPS, ... below end. `o`: the warp's sums, zeroed here, which count in kFullP * 2^ref. `stage`:
+/// `first`: the start of all tables, from which look-ups in copies count. `subspace`: the lane's first one, of two of sub_dim 2.
+template <int D, Table T>
+__device__ __forceinline__ Meaning<D> meaning(const std::uint32_t* first, const std::uint32_t* own, int lane, int subspace) {
+    if constexpr (D == 1) {
+        return {own[0], own[1]};
+    } else if constexpr (T == Table::copies) {
+        return {static_cast<std::uint32_t>(__cvta_generic_to_shared(first)) + (D == 8 ? 8 * (lane % 16) : 4 * lane)};
+    } else {
+        return {static_cast<std::uint32_t>(__cvta_generic_to_shared(own)) + (T == Table::own ? 1024 * subspace : 0)};
+    }
+}
+
+/// Chunks first, first + WARPS, ... below end. `o`: the warp's sums, zeroed here, which count in kOne * 2^ref. `stage`:
 /// kStageBytes of the warp.
 template <class C>
 __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm, const Place& at, const Reach& reach, int first,
@@ -84,11 +98,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
     const int lane = threadIdx.x & 31;
     const int g = lane >> 2;
     const int t = lane & 3;
-    const std::uint32_t words = static_cast<std::uint32_t>(__cvta_generic_to_shared(sm.k_table)) + 4 * lane;
-    // Pairs of words: 16 copies.
-    const std::uint32_t pairs = words - 4 * lane + 8 * (lane % 16);
-    const std::uint32_t k_table = C::KD == 8 ? pairs : words;
-    const std::uint32_t v_table = C::VD == 8 ? pairs : words;
+    const Meaning<C::KD> keys = meaning<C::KD, C::KT>(sm.k_table, sm.k_table, lane, t);
+    const Meaning<C::VD> values = meaning<C::VD, C::VT>(sm.k_table, sm.v_table, lane, g);
 
     state.reset();
 #pragma unroll
@@ -181,8 +192,8 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
             for (int s = 0; s < Steps; ++s) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const KeyPiece row0 = look_up_key<C>(codes[half], 0, s, k_table);
-                    const KeyPiece row1 = look_up_key<C>(codes[half], 1, s, k_table);
+                    const KeyPiece row0 = look_up_key<C>(codes[half], 0, s, keys);
+                    const KeyPiece row1 = look_up_key<C>(codes[half], 1, s, keys);
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
                         if (s == 0) {
@@ -305,7 +316,9 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 8));
                 top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
                 const bool stays = top == -INFINITY || (top <= 0.0f && top >= kLeastLog);
-                const float ref = stays ? state.ref[n] : fmaxf(state.ref[n] + top + kHeadroom, state.deepest[n]);
+                const float ref = stays
+                                      ? state.ref[n]
+                                      : fmaxf(state.ref[n] + top + (top > 0.0f ? kHeadroomUp : kHeadroomDown), state.deepest[n]);
                 const float move = ref - state.ref[n];
                 factor[n] = exp2f(fminf(-move, kDeepest));  // beyond, there is nothing to scale yet
                 state.ref[n] = ref;
@@ -347,7 +360,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
                 std::uint32_t x[4];
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    x[e] = __float_as_uint(fmaf(weight[i][n][e], kFullP, kMagic));
+                    x[e] = __float_as_uint(fmaf(weight[i][n][e], C::kOne, kMagic));
                 }
                 const std::uint32_t y0 = __byte_perm(x[0], x[1], 0x5140);
                 const std::uint32_t y1 = __byte_perm(x[2], x[3], 0x5140);
@@ -372,7 +385,7 @@ __device__ __forceinline__ void attend_codes(const DecodeArgs& a, Shared<C>& sm,
 #pragma unroll
                 for (int tile = 0; tile < C::HD / (8 * kUnit<C>); ++tile) {
                     std::uint32_t x[kUnit<C> / 4][4];
-                    look_up_values<C>(codes, tile, v_table, x);
+                    look_up_values<C>(codes, tile, values, x);
 #pragma unroll
                     for (int n = 0; n < NT; ++n) {
 #pragma unroll

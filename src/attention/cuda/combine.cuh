@@ -5,12 +5,12 @@
 
 namespace vecinfer::cuda {
 
-/// Row and channel of element `index` of a warp's sums: over codes as flush() leaves them (CodeSums), over f16 rows a lane has
-/// neighbouring channels.
+/// Row and channel of element `index` of a warp's sums: over codes as flush() (CodeSums) or ValueSums leave them, over f16 rows a
+/// lane has neighbouring channels.
 template <class C>
 __device__ __forceinline__ int element_row(int index, bool exact) {
     const int lane = index & 31;
-    return index / (32 * (C::HD / 8)) * 4 + (exact ? lane & 3 : lane >> 3);
+    return index / (32 * (C::HD / 8)) * 4 + (exact || C::kScalar ? lane & 3 : lane >> 3);
 }
 
 template <class C>
@@ -22,10 +22,14 @@ __device__ __forceinline__ int element_channel(int index, bool exact) {
         const int half = (index >> 5) & 1;
         return C::HD / 8 * g + 2 * i + half;
     }
-    constexpr int kPairs = kUnit<C> / 2;
-    const int x = (index >> 5) & 3;
-    const int m = (index >> 7) % (C::HD / 32) + (g & 1) * (C::HD / 32);
-    return kUnit<C> * (8 * (m / kPairs) + 2 * t + (x & 1)) + 2 * (m % kPairs) + (x >> 1);
+    if constexpr (C::kScalar) {
+        return 8 * ((index >> 5) % (C::HD / 8)) + g;
+    } else {
+        constexpr int kPairs = kUnit<C> / 2;
+        const int x = (index >> 5) & 3;
+        const int m = (index >> 7) % (C::HD / 32) + (g & 1) * (C::HD / 32);
+        return kUnit<C> * (8 * (m / kPairs) + 2 * t + (x & 1)) + 2 * (m % kPairs) + (x >> 1);
+    }
 }
 
 /// Softmax states of all warps, over codes and over f16 rows, into factors and one reference and sum per row. Whole block.
@@ -156,11 +160,12 @@ __device__ __forceinline__ void write_outputs(const DecodeArgs& a, Shared<C>& sm
         const float code_sum = code_factor * sm.row_sum[0][r];
         const float total = code_sum + exact_factor * sm.row_sum[1][r] + (sink == -INFINITY ? 0.0f : exp2f(sink - ref));
         const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
-        const float code_scale = code_factor * a.v_scale[at.head] * (1.0f / kFullP) * inverse;
+        const float code_scale = code_factor * a.v_scale[at.head] * (1.0f / C::kOne) * inverse;
         float x[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             x[i] = code_factor != 0.0f ? sm.rows[0][r][lane * N + i] * code_scale : 0.0f;
+            x[i] = a.v_steps != nullptr ? x[i] * a.v_steps[at.head * C::HD + lane * N + i] : x[i];
         }
         if (a.v_hadamard) {
             warp_hadamard(x, lane);  // symmetric: its own inverse

@@ -9,8 +9,9 @@
 
 #include "attention/cuda/decode_kernels.h"
 #include "codec/cuda/checks.h"
-#include "codec/cuda/layout.h"
+#include "codec/cuda/pack.h"
 #include "codec/cuda/tables.h"
+#include "scheme/spelling.h"
 #include "sidecar/guard.h"
 
 namespace vecinfer::cuda {
@@ -47,10 +48,12 @@ std::vector<const DecodeKernel*> kernels_of(const LayerCodec& codec) {
     std::vector<const DecodeKernel*> found;
     for (const std::span<const DecodeKernel> table :
          {decode_kernels_d4_hd64(), decode_kernels_d4_hd128(), decode_kernels_d4_hd256(), decode_kernels_d2(),
-          decode_kernels_d2d4(), decode_kernels_d8()}) {
+          decode_kernels_d2d4(), decode_kernels_d8(), decode_kernels_own(), decode_kernels_wide(), decode_kernels_levels3(),
+          decode_kernels_kivi(), decode_kernels_innerq(), decode_kernels_innerq_wide()}) {
         for (const DecodeKernel& k : table) {
             const LayerCodec::Tables& t = codec.tables();
-            if (k.head_dim == t.head_dim && k.k_sub_dim == t.k.sub_dim && k.v_sub_dim == t.v.sub_dim) {
+            if (k.head_dim == t.head_dim && k.k == page_spec(t.k.spec) && k.v == page_spec(t.v.spec) &&
+                k.k_own == t.k.own_books && k.v_own == t.v.own_books) {
                 found.push_back(&k);
             }
         }
@@ -112,8 +115,9 @@ Status choose(const LayerCodec& codec, int batch, int rows, bool general, const 
         const LayerCodec::Tables& t = codec.tables();
         if (kernels_of(codec).empty()) {
             return {ErrorCode::unsupported,
-                    fmt::format("decode attention: got d{}b8 keys, d{}b8 values and head_dim {}, for which no kernel was built",
-                                t.k.sub_dim, t.v.sub_dim, t.head_dim)};
+                    fmt::format("decode attention: got {} keys, {} values{} and head_dim {}, for which no kernel was built",
+                                spelling::codec_name(t.k.spec), spelling::codec_name(t.v.spec),
+                                t.k.own_books || t.v.own_books ? " with codebooks per subspace" : "", t.head_dim)};
         }
         return {ErrorCode::unsupported, fmt::format("decode attention: got a device with {} bytes of shared memory per block, "
                                                     "expected more for head_dim {} and batch {}",
@@ -135,7 +139,7 @@ bool needs_general(const DecodeParams& p, const CacheView& c) {
 
 Status plan(const LayerCodec& codec, const CacheView& cache, const DecodeParams& p, Choice& choice, Device& device) {
     Status s = check_params(codec, p);
-    s = s.ok() ? check_cache(cache, p.batch, p.num_q) : s;
+    s = s.ok() ? check_cache(codec, cache, p.batch, p.num_q) : s;
     if (const std::size_t bytes = s.ok() ? codec.page_bytes(cache.page_size) : 0; bytes > UINT32_MAX) {
         s = argument_error("page_size", fmt::format("{}, which is {} bytes a page", cache.page_size, bytes),
                            "at most 4 GiB a page");
@@ -228,13 +232,14 @@ Result<DecodePlan> plan_decode(const LayerCodec& codec, const CacheView& cache, 
 
 DecodeArgs decode_args(const LayerCodec& codec, const CacheView& c, const DecodeParams& p, int row_tiles) {
     const LayerCodec::Tables& t = codec.tables();
-    const HeadPage page = head_page(t.head_dim / t.k.sub_dim, t.head_dim / t.v.sub_dim, c.page_size);
+    const PageParts page = page_parts(t, c.page_size);
     DecodeArgs a = {};
     a.pages = static_cast<const std::uint8_t*>(c.pages);
-    a.head_bytes = static_cast<std::uint32_t>(page.bytes());  // plan: a page fits into 32 bits
+    a.head_bytes = static_cast<std::uint32_t>(page.bytes);  // plan: a page fits into 32 bits
     a.page_bytes = a.head_bytes * t.num_kv_heads;
-    a.v_offset = static_cast<std::uint32_t>(page.v_offset());
-    a.norm_offset = static_cast<std::uint32_t>(page.norm_offset());
+    a.v_offset = static_cast<std::uint32_t>(page.v_codes);
+    a.norm_offset = static_cast<std::uint32_t>(page.norms);
+    a.v_numbers_offset = static_cast<std::uint32_t>(page.v_numbers);
     a.block_table = c.block_table;
     a.table_stride = c.table_stride;
     a.page_shift = c.block_table != nullptr ? std::countr_zero(static_cast<unsigned>(c.page_size)) : 30;
@@ -264,6 +269,8 @@ DecodeArgs decode_args(const LayerCodec& codec, const CacheView& c, const Decode
     a.lse = p.lse;
     a.k_words = t.k.words.get();
     a.v_words = t.v.words.get();
+    a.k_steps = t.k.steps.get();
+    a.v_steps = t.v.steps.get();
     a.k_scale = t.k.scales.get();
     a.v_scale = t.v.scales.get();
     a.q_factors = t.k.factors.get();

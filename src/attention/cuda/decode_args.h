@@ -10,12 +10,14 @@
 namespace vecinfer::cuda {
 
 struct DecodeArgs {
-    // Codes, see codec/cuda/layout.h. Page of cell c of sequence s: block_table[s * table_stride + (c >> page_shift)], or s.
+    // Codes, see codec/cuda/layout.h and scalar_layout.h. Page of cell c of sequence s: block_table[s * table_stride + (c >>
+    // page_shift)], or s.
     const std::uint8_t* pages;
     std::uint32_t page_bytes;
     std::uint32_t head_bytes;
     std::uint32_t v_offset;
-    std::uint32_t norm_offset;
+    std::uint32_t norm_offset;       // norms, or numbers of keys
+    std::uint32_t v_numbers_offset;  // of scalar codecs
     const std::int32_t* block_table;
     std::int64_t table_stride;
     int page_shift;
@@ -49,8 +51,10 @@ struct DecodeArgs {
     float* lse;  // layout (batch, num_q, num_qo_heads), null: not wanted
 
     // Codec: per KV head.
-    const std::uint32_t* k_words;  // layout (num_kv_heads, 256, words), see codec/cuda/tables.h
+    const std::uint32_t* k_words;  // see codec/cuda/tables.h
     const std::uint32_t* v_words;
+    const float* k_steps;  // layout (num_kv_heads, HD), null: 1
+    const float* v_steps;
     const float* k_scale;  // [num_kv_heads]
     const float* v_scale;
     const float* q_factors;  // layout (num_kv_heads, HD), null: 1

@@ -5,6 +5,7 @@
 #include "attention/cuda/combine.cuh"
 #include "attention/cuda/exact.cuh"
 #include "attention/cuda/query.cuh"
+#include "attention/cuda/scalar.cuh"
 
 namespace vecinfer::cuda {
 
@@ -36,18 +37,22 @@ __global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __gr
         // From the last warp on: the first ones have one chunk of codes more.
         const int granule = (max(begin - units.chunks, 0) + 1) / 2 + C::WARPS - 1 - warp;
         const int granule_end = min((max(end - units.chunks, 0) + 1) / 2, units.granules);
-        if (!C::General && chunk < chunk_end) {  // small pages: a chunk lies in several
-            prefetch_codes<C>(a, at, reach, chunk);
+        if constexpr (!C::General) {  // small pages: a chunk lies in several
+            if (chunk < chunk_end) {
+                prefetch_codes<C>(a, at, reach, chunk);
+            }
         }
         if (granule < granule_end) {
             prefetch_exact<C>(a, at, reach, granule);
         }
 
         __syncthreads();  // nobody reads the former item's queries and sums any more
-        const bool refill = sm.table_head != at.head && begin < units.chunks;
+        const bool refill = !C::kScalar && sm.table_head != at.head && begin < units.chunks;
         prepare_queries<C>(a, sm, at);
-        if (refill) {
-            fill_tables<C>(a, sm, at.head);
+        if constexpr (!C::kScalar) {
+            if (refill) {
+                fill_tables<C>(a, sm, at.head);
+            }
         }
         __syncthreads();
         if (refill && threadIdx.x == 0) {
@@ -59,7 +64,11 @@ __global__ void __launch_bounds__(C::kThreads, C::MINB) decode_kernel(const __gr
         const bool alone = b0 == b1;
         const std::size_t slot = static_cast<std::size_t>(block) + at.item;
         LaneState<C> states[2];
-        attend_codes<C>(a, sm, at, reach, chunk, chunk_end, sm.o[warp], sm.warp[warp].stage, states[0]);
+        if constexpr (C::kScalar) {
+            attend_scalar<C>(a, sm, at, reach, chunk, chunk_end, sm.o[warp], sm.warp[warp].stage, states[0]);
+        } else {
+            attend_codes<C>(a, sm, at, reach, chunk, chunk_end, sm.o[warp], sm.warp[warp].stage, states[0]);
+        }
         attend_exact<C>(a, sm, at, reach, granule, granule_end, sm.warp[warp].o_exact, states[1]);
         combine_stats<C>(sm, states);
         float* partial = a.partials + slot * 2 * C::kWarpFloats;

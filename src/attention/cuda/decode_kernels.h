@@ -13,14 +13,16 @@ namespace vecinfer::cuda {
 struct DecodeKernel {
     std::string_view name;
     const void* function;
-    int k_sub_dim;
-    int v_sub_dim;
+    CodecSpec k;  // page_spec of the codecs that it reads
+    CodecSpec v;
+    bool k_own;  // a codebook per subspace
+    bool v_own;
     int head_dim;
     int rows;   // query rows of a KV head that one pass takes
     int chunk;  // cells; a page must hold whole chunks unless `general`
     int threads;
     int blocks_per_multiprocessor;
-    bool general;                    // soft cap, ALiBi, small pages
+    bool general;                    // soft cap, ALiBi; of vectors small pages
     std::size_t fixed_shared_bytes;  // beside 4 bytes per sequence
     int max_blocks;                  // of a grid
     std::size_t sums;                // f32 values of a partial result, without references and sums
@@ -32,6 +34,12 @@ std::span<const DecodeKernel> decode_kernels_d4_hd256();
 std::span<const DecodeKernel> decode_kernels_d2();
 std::span<const DecodeKernel> decode_kernels_d2d4();
 std::span<const DecodeKernel> decode_kernels_d8();
+std::span<const DecodeKernel> decode_kernels_levels3();
+std::span<const DecodeKernel> decode_kernels_own();
+std::span<const DecodeKernel> decode_kernels_wide();
+std::span<const DecodeKernel> decode_kernels_kivi();
+std::span<const DecodeKernel> decode_kernels_innerq();
+std::span<const DecodeKernel> decode_kernels_innerq_wide();
 
 /// Items (sequence, KV head, row tile) of a call. Their counters have a place of their own, whatever the shape of a call, because
 /// they must be zero between calls.

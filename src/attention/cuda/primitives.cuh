@@ -91,6 +91,29 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], std::uint32_t a0, std::ui
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/// d = A B + c.
+__device__ __forceinline__ void mma_f16_first(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                              std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, float c0, float c1, float c2,
+                                              float c3) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%11,%12,%13};"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3));
+}
+
+/// f16 products of the halves of two words.
+__device__ __forceinline__ std::uint32_t multiply_halves(std::uint32_t x, std::uint32_t y) {
+    std::uint32_t r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+    return r;
+}
+
+/// x y - product, rounded once: what a product of f16 leaves behind.
+__device__ __forceinline__ std::uint32_t product_remainder(std::uint32_t x, std::uint32_t y, std::uint32_t product) {
+    std::uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(product ^ 0x80008000u));
+    return r;
+}
+
 /// d = A B + c, A 16 x 8 f16, B 8 x 8 f16.
 __device__ __forceinline__ void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, float c0,
                                            float c1) {
@@ -99,26 +122,47 @@ __device__ __forceinline__ void mma_f16_k8(float (&d)[4], std::uint32_t a0, std:
                  : "r"(a0), "r"(a1), "r"(b0), "f"(c0), "f"(c1));
 }
 
-/// Word at shared address `base + 128 * byte b of w + Offset`; b is a constant. The address is one integer dot product, which
-/// runs beside the byte permutes instead of queueing up with them.
-template <int Offset>
-__device__ __forceinline__ std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
-    const std::uint32_t address = __dp4a(w, 0x80u << (8 * b), base);
+__device__ __forceinline__ int max_of_three(int x, int y, int z) {
+    return __vimax3_s32(x, y, z);
+}
+
+/// Bytes of {low, high}, low first, that the four low nibbles of `selectors` name; their high bits must be 0.
+__device__ __forceinline__ std::uint32_t select_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selectors) {
     std::uint32_t r;
-    asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(r) : "r"(address), "n"(Offset));
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(selectors));
     return r;
 }
 
-/// Two words.
-template <int Offset>
-__device__ __forceinline__ uint2 look_up_two(std::uint32_t w, int b, std::uint32_t base) {
-    const std::uint32_t address = __dp4a(w, 0x80u << (8 * b), base);
+/// base + Stride * byte b of w; b is a constant. One integer dot product, which runs beside the byte permutes instead of queueing
+/// up with them.
+template <int Stride>
+__device__ __forceinline__ std::uint32_t entry_address(std::uint32_t w, int b, std::uint32_t base) {
+    return __dp4a(w, static_cast<unsigned>(Stride) << (8 * b), base);
+}
+
+/// Words at a shared address; of `load_short` 16 bits.
+__device__ __forceinline__ std::uint32_t load_word(std::uint32_t address) {
+    std::uint32_t r;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(address));
+    return r;
+}
+__device__ __forceinline__ uint2 load_two_words(std::uint32_t address) {
     uint2 r;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2+%3];" : "=r"(r.x), "=r"(r.y) : "r"(address), "n"(Offset));
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(address));
+    return r;
+}
+__device__ __forceinline__ std::uint32_t load_short(std::uint32_t address) {
+    std::uint16_t r;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(r) : "r"(address));
     return r;
 }
 
 #endif
+
+/// Half i of a word.
+__device__ __forceinline__ float half_at(std::uint32_t word, int i) {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> (16 * i) & 0xffffu)));
+}
 
 /// 32768 + byte `B` of w as a float.
 template <int B>

@@ -5,17 +5,32 @@
 
 #include "attention/cuda/decode_args.h"
 #include "attention/cuda/primitives.cuh"
+#include "codec/cuda/scalar_layout.h"
 
 namespace vecinfer::cuda {
 
+/// Where the centroids of a side are in shared memory.
+enum class Table {
+    copies,  // 32 copies of each word, one for each bank, or 16 of two words
+    own,     // a codebook per subspace, one copy: look-ups meet in banks
+    wide,    // 4096 centroids, one copy
+};
+
+constexpr int table_words(Form form, Table table, int head_dim) {
+    return form.sub_dim != 1 && table == Table::copies ? 256 * 32 : words_per_head(form, table == Table::own, head_dim);
+}
+
 /// Compile-time shape of a kernel.
-///   KD, VD  sub_dim of keys and values: 2, 4 or 8
+///   KD, VD  sub_dim of the page layout of keys and values: 2, 4 or 8 channels for a code of 8 or 12 bits, 1 for codes of 3 bits
 ///   HD      head_dim
 ///   NT      column tiles of the matrix unit: 4 NT query rows (heads x query tokens) of a KV head
 ///   CH      tiles of 32 cells that a warp has in flight
 ///   General soft cap, ALiBi and pages smaller than a chunk
-template <int KD_, int VD_, int HD_, int NT_, int CH_, int WARPS_, int MINB_, bool General_>
+template <int KD_, int VD_, int HD_, int NT_, int CH_, int WARPS_, int MINB_, bool General_, Table KT_ = Table::copies,
+          Table VT_ = KT_>
 struct Config {
+    static constexpr Table KT = KT_;
+    static constexpr Table VT = VT_;
     static constexpr int KD = KD_;
     static constexpr int VD = VD_;
     static constexpr int HD = HD_;
@@ -24,26 +39,80 @@ struct Config {
     static constexpr int WARPS = WARPS_;
     static constexpr int MINB = MINB_;
     static constexpr bool General = General_;
+    static constexpr bool kScalar = false;
+    static constexpr float kOne = 65280.0f;  // p = 1 in sums over codes; both bytes of p stay below 256
 
     static constexpr int kThreads = 32 * WARPS;
     static constexpr int kRows = 4 * NT;
-    static constexpr int kColumns = 8 * NT;          // each row has two digits
-    static constexpr int kChunk = 32 * CH;           // cells
-    static constexpr int kAcc = HD / 8 * NT;         // sums of a lane
-    static constexpr int kWarpFloats = kAcc * 32;    // = kRows * HD
-    static constexpr int kKeyWords = HD / (8 * KD);  // of a lane and granule
-    static constexpr int kValueWords = HD / (8 * VD);
+    static constexpr int kColumns = 8 * NT;        // each row has two digits
+    static constexpr int kChunk = 32 * CH;         // cells
+    static constexpr int kAcc = HD / 8 * NT;       // sums of a lane
+    static constexpr int kWarpFloats = kAcc * 32;  // = kRows * HD
+    static constexpr Form kKeyForm = {KD, KT == Table::wide ? 12 : KD == 1 ? 3 : 8};
+    static constexpr Form kValueForm = {VD, VT == Table::wide ? 12 : VD == 1 ? 3 : 8};
+    static constexpr int kKeyWords = granule_bytes(HD, kKeyForm) / 128;  // of a lane and granule
+    static constexpr int kValueWords = granule_bytes(HD, kValueForm) / 128;
+    static constexpr int kKeyTableWords = table_words(kKeyForm, KT, HD);
+    static constexpr int kValueTableWords = table_words(kValueForm, VT, HD);
+    static_assert((KD == 1) == (VD == 1));
     static constexpr int kStageBytes = 256 * CH * (kKeyWords + kValueWords);  // codes of a chunk
     static_assert(HD >= (VD == 8 ? 64 : 32), "the columns of a matrix product are 8 units of values");
 };
 
-inline constexpr int kPieceSizes = 32;         // how many are tried
-inline constexpr int kTableBytes = 256 * 128;  // 256 centroids: 32 copies of a word, or 16 of two words
+/// Keys or values of a scalar codec.
+template <int Bits, Axis A, int Group, Levels L>
+struct ScalarSide {
+    static constexpr int kBits = Bits;
+    static constexpr Axis kAxis = A;
+    static constexpr int kGroup = Group;
+    static constexpr Levels kLevels = L;
+    static constexpr CodecSpec spec() { return {CodecKind::scalar, 1, Bits, Group, A, L}; }
+};
+
+/// Compile-time shape of a kernel for scalar codecs, see Config. K, V: a ScalarSide.
+template <class K, class V, int HD_, int NT_, int WARPS_, int MINB_>
+struct ScalarConfig {
+    using Keys = K;
+    using Values = V;
+    static constexpr int HD = HD_;
+    static constexpr int NT = NT_;
+    static constexpr int WARPS = WARPS_;
+    static constexpr int MINB = MINB_;
+    static constexpr bool General = true;
+    static constexpr bool kScalar = true;
+    static constexpr Table KT = Table::copies;  // has none
+    static constexpr Table VT = Table::copies;
+    static constexpr float kOne = 1.0f;
+
+    static constexpr int kThreads = 32 * WARPS;
+    static constexpr int kRows = 4 * NT;
+    static constexpr int kColumns = 8 * NT;
+    static constexpr int kChunk = kScalarChunk;
+    static constexpr int kAcc = HD / 8 * NT;
+    static constexpr int kWarpFloats = kAcc * 32;
+    static constexpr int kStageBytes = 2 * (scalar_code_bytes(K::kBits, HD) + scalar_code_bytes(V::kBits, HD) +
+                                            numbers_bytes(K::spec(), HD) + numbers_bytes(V::spec(), HD));
+};
+
+inline constexpr int kPieceSizes = 32;  // how many are tried
+
+/// What depends on the kind of codes.
+template <class C, bool Scalar = C::kScalar>
+struct CodeShared {
+    std::uint32_t k_table[C::kKeyTableWords];
+    std::uint32_t v_table[C::kValueTableWords];
+    alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];  // int8 digits of the transformed queries
+    float q_log_scale[C::kRows];                              // log2 of what an int8 product counts
+};
+template <class C>
+struct CodeShared<C, true> {
+    alignas(16) std::uint16_t q_plain[C::kColumns][C::HD + 8];  // f16 digits of the transformed queries
+    std::uint16_t q_code[C::kColumns][C::HD + 8];               // without the weights of the codes that they meet
+    float q_scale[C::kRows];                                    // what a product of f16 counts
+};
 
 template <class C>
-struct Shared {
-    std::uint32_t k_table[256 * 32];
-    std::uint32_t v_table[256 * 32];
+struct Shared : CodeShared<C> {
     float o[C::WARPS][C::kWarpFloats];  // sums of a warp over codes, layout (kAcc, lane)
     union {
         float o_exact[C::kWarpFloats];                   // over f16 rows
@@ -51,14 +120,12 @@ struct Shared {
     } warp[C::WARPS];
     float rows[2][C::kRows][C::HD];                             // finished sums: over codes, over f16 rows
     alignas(16) std::uint16_t q_exact[C::kColumns][C::HD + 8];  // f16 digits of the queries, original space
-    alignas(16) std::int8_t q_code[C::kColumns][C::HD + 16];    // int8 digits of the transformed queries
     float warp_ref[2][C::WARPS][C::kRows];
     float warp_sum[2][C::WARPS][C::kRows];
     float warp_factor[2][C::WARPS][C::kRows];
     float row_ref[2][C::kRows];
     float row_sum[2][C::kRows];
-    float q_log_scale[C::kRows];  // log2 of what an int8 product counts
-    float q_bias[C::kRows];       // query . key center, log2 units
+    float q_bias[C::kRows];  // query . key center, log2 units
     float q_exact_scale[C::kRows];
     int table_head;
     int is_last;

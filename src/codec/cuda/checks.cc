@@ -4,15 +4,19 @@
 #include <bit>
 #include <climits>
 
+#include "codec/cuda/tables.h"
+
 namespace vecinfer::cuda {
 
-Status check_cache(const CacheView& c, int sequences, int new_rows) {
+Status check_cache(const LayerCodec& codec, const CacheView& c, int sequences, int new_rows) {
     if (Status s = check_pointer("pages", c.pages, 16); !s.ok()) {
         return s;
     }
     if (c.block_table != nullptr) {
-        if (c.page_size < 16 || c.page_size > 1 << 20 || !std::has_single_bit(static_cast<unsigned>(c.page_size))) {
-            return argument_error("page_size", fmt::format("{}", c.page_size), "a power of two from 16 on with a block table");
+        const int least = codec.page_step();
+        if (c.page_size < least || c.page_size > 1 << 20 || !std::has_single_bit(static_cast<unsigned>(c.page_size))) {
+            return argument_error("page_size", fmt::format("{}", c.page_size),
+                                  fmt::format("a power of two from {} on with a block table", least));
         }
         if (Status s = check_range("table_stride", c.table_stride, 1, INT_MAX); !s.ok()) {
             return s;
@@ -28,7 +32,12 @@ Status check_cache(const CacheView& c, int sequences, int new_rows) {
             return s;
         }
     }
-    if (Status s = check_range("recent", c.window.recent, 0, 4096); !s.ok()) {
+    const LayerCodec::Tables& t = codec.tables();
+    int group = 0;  // tokens that are read from f16 rows until they are complete
+    for (const CodecSpec& spec : {t.k.spec, t.v.spec}) {
+        group = spec.groups_tokens() ? std::max(group, spec.group) : group;
+    }
+    if (Status s = check_range("recent", c.window.recent, group, 4096); !s.ok()) {
         return s;
     }
     if (Status s = check_range("sink", c.window.sink, 0, 256); !s.ok()) {

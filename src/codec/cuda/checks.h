@@ -31,6 +31,6 @@ inline bool has_window(const CacheView& c) {
 }
 
 /// Pages and window of a cache with `sequences` sequences that takes `new_rows` tokens of a sequence at a time.
-Status check_cache(const CacheView& cache, int sequences, int new_rows);
+Status check_cache(const LayerCodec& codec, const CacheView& cache, int sequences, int new_rows);
 
 }  // namespace vecinfer::cuda

@@ -1,17 +1,17 @@
-// Rows into codes: a warp transforms the vectors of a few tokens of one head, divides them by their norms and searches the
-// nearest centroids (search.cuh). Compiled without contraction: the same operations in the same order as on the CPU give the same
-// codes.
-#include "attention/cuda/primitives.cuh"
-#include "codec/cuda/encode_args.h"
-#include "codec/cuda/layout.h"
+// Rows into codes: a block transforms the vectors of a tile of tokens of one head and divides them by their norms; then a warp
+// takes one subspace of eight tokens at a time and searches the nearest centroids (search.cuh). Compiled without contraction: the
+// same operations in the same order as on the CPU give the same codes.
+#include "codec/cuda/rows.cuh"
 #include "codec/cuda/search.cuh"
+#include "codec/cuda/shaping.cuh"
 #include "codec/norm_steps.h"
 
 namespace vecinfer::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kTokens = 2;  // per warp
+constexpr int kRows = 64;  // of a tile: tokens, of shaped codes each with three norms
+constexpr int kThreads = 32 * kWarps;
 
 __device__ constexpr NormSteps kSteps = kNormSteps;
 
@@ -45,182 +45,303 @@ __device__ double warp_sum_double(double x) {
     return x;
 }
 
-/// As codec/f16.h: nearest f16, finite magnitudes above 65504 clamped, non-finite 0.
-__device__ float round_to_half(float x) {
-    if (!(fabsf(x) <= 3.402823466e38f)) {
-        return 0.0f;
-    }
-    return __half2float(__float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)));
-}
-
-struct Cell {
-    bool stored;
-    std::uint8_t* head_page;
-    int in_page;
-};
-
-__device__ Cell find_cell(const EncodeArgs& a, int token, int head) {
-    const std::int64_t slot = token < a.num_tokens ? a.slots[token] : -1;
-    if (slot < 0) {
-        return {false, nullptr, 0};
-    }
-    return {true, a.pages + slot / a.page_size * a.page_bytes + head * a.head_bytes, static_cast<int>(slot % a.page_size)};
-}
-
-/// Where a token's f16 row goes, or -1. Only the last rows of a sequence have a place in the ring.
-__device__ std::int64_t window_row(const EncodeArgs& a, int token, int head) {
-    const int seq = a.sequences != nullptr ? a.sequences[token] : token;
-    const int pos = a.positions[token];
-    const int ring = a.window_rows - a.sink;
-    const int slot = a.window_slots != nullptr ? a.window_slots[seq] : seq;
-    const std::int64_t base = (static_cast<std::int64_t>(slot) * a.num_kv_heads + head) * a.window_rows;
-    if (pos < a.sink) {
-        return base + pos;
-    }
-    return ring > 0 && pos >= a.kv_lens[seq] - ring ? base + a.sink + (pos - a.sink) % ring : -1;
-}
-
 }  // namespace
 
-/// Shared memory of a block.
-template <int HD, int D>
+/// Codes of one vector to their places in a granule. Words of 3-bit codes are shared by cells that other warps write.
+template <int HD, int D, int Bits, class Code>
+__device__ void store_codes(const EncodeSide& side, const Code* from, std::uint8_t* granule, int cell, int lane) {
+    if constexpr (D == 1) {
+        if (side.form.sub_dim == 1) {
+            for (int channel = 4 * lane; channel < HD; channel += 128) {
+                LevelPlace at = side.value ? v_level_place(cell, channel) : k_level_place(cell, channel, HD);
+                for (int bit = 0; bit < 3; ++bit) {
+                    std::uint32_t bits = 0;
+                    for (int i = 0; i < 4; ++i) {
+                        bits |= static_cast<std::uint32_t>(from[channel + i] >> bit & 1) << (4 * i);
+                    }
+                    const int first = level_bit(at, bit, HD);
+                    std::uint32_t* word = reinterpret_cast<std::uint32_t*>(granule) + first / 32;
+                    atomicXor(word, (*word ^ bits << (first % 32)) & 0x1111u << (first % 32));
+                }
+            }
+            return;
+        }
+    }
+    if constexpr (Bits > 8) {
+        const int size = granule_bytes(HD, side.form);
+        for (int m = lane; m < HD / D; m += 32) {
+            WidePlace at = side.value ? v_wide_place(cell, m) : k_wide_place(cell, m, D, HD);
+            if (at.which == 0) {
+                const int next = m + (side.value ? 8 : 4);  // its partner in the pair
+                const std::uint32_t pair = from[m] | static_cast<std::uint32_t>(from[next]) << 12;
+                for (int i = 0; i < 3; ++i) {
+                    granule[wide_bit(at, 8 * i, size) / 8] = static_cast<std::uint8_t>(pair >> (8 * i));
+                }
+            }
+        }
+        return;
+    }
+    if constexpr (D != 1) {
+        for (int m = lane; m < HD / D; m += 32) {
+            granule[side.value ? v_code_offset(cell, m, D, HD / D) : k_code_offset(cell, m, D, HD / D)] =
+                static_cast<std::uint8_t>(from[m]);
+        }
+    } else {
+        const int parts = side.form.sub_dim;  // codes of a byte
+        const int bytes = HD / parts;
+        for (int m = lane; m < bytes; m += 32) {
+            int byte = 0;
+            for (int i = 0; i < parts; ++i) {
+                byte |= from[m * parts + i] << (i * side.spec.code_bits);
+            }
+            granule[side.value ? v_code_offset(cell, m, parts, bytes) : k_code_offset(cell, m, parts, bytes)] =
+                static_cast<std::uint8_t>(byte);
+        }
+    }
+}
+
+/// Who shares a codebook and how wide its codes are.
+enum class Books { shared, own, wide };
+
+/// Shared memory of a block. A row is a token and the norm that is tried for it.
+template <int HD, int D, Books B>
 struct EncodeShared {
-    float table[256 * D];             // centroid values, layout (256, D)
-    float unit[kWarps][kTokens][HD];  // transformed, divided by the norm
-    std::uint8_t codes[kWarps][kTokens][HD / D];
+    using Code = std::conditional_t<B == Books::wide, std::uint16_t, std::uint8_t>;
+    static constexpr int kRow = HD + 4;
+    static constexpr int kBits = B == Books::wide ? 12 : 8;
+    alignas(16) float y[kRows][kRow];                                                 // transformed, by token
+    alignas(16) float unit[kRows][kRow];                                              // divided by the norm, by row
+    alignas(16) float table[D == 1 ? kMaxLevels : B == Books::shared ? 256 * D : 4];  // centroid values, layout (256, D)
+    ShapingState<D == 1 || B != Books::shared ? 4 : HD> shaping[kWarps];
+    double energy[kRows];
+    double projection[kRows];
+    std::uint8_t* head_page[kRows];  // null: not stored
+    int in_page[kRows];
+    float divisor[kRows];
+    float peak[kRows];            // largest entry of a token
+    float group_peak[kRows / 8];  // of eight rows, divided by the norms
+    std::uint8_t norm[kRows];
+    std::uint8_t chosen[kRows];  // row of a token
+    Code codes[kRows][HD / D];
 };
 
-template <int HD, int D>
-__global__ void __launch_bounds__(32 * kWarps, 2) encode_rows(const __grid_constant__ EncodeArgs a) {
+/// Centroids of one subspace.
+template <int HD, int D, Books B>
+__device__ __forceinline__ auto centroids_of(const EncodeArgs& a, const EncodeShared<HD, D, B>& sm, int head, int m) {
+    const EncodeSide& side = a.side;
+    const auto* bytes = reinterpret_cast<const std::int8_t*>(side.words);
+    if constexpr (B == Books::shared) {
+        return FloatCentroids<D>{sm.table, side.scales[head]};
+    } else if constexpr (B == Books::own) {
+        return ByteCentroids<D>{bytes + 256 * HD * head + 256 * D * m, side.steps[head * HD + m * D], D};
+    } else {
+        return ByteCentroids<D>{bytes + 4096 * D * head, side.scales[head], D};
+    }
+}
+
+template <int HD, int D, Books B>
+__global__ void __launch_bounds__(kThreads, 2) encode_rows(const __grid_constant__ EncodeArgs a) {
     constexpr int N = HD / 32;  // channels of a lane
     constexpr int kSubspaces = HD / D;
+    constexpr bool kShapes = D != 1 && B == Books::shared;
+    using Sm = EncodeShared<HD, D, B>;
     extern __shared__ __align__(1024) unsigned char memory[];
-    EncodeShared<HD, D>& sm = *reinterpret_cast<EncodeShared<HD, D>*>(memory);
+    Sm& sm = *reinterpret_cast<Sm*>(memory);
     const int head = blockIdx.y;
     const EncodeSide& side = a.side;
     const int lane = threadIdx.x;
     const int warp = threadIdx.y;
+    const int thread = 32 * warp + lane;
 
-    const float scale = side.scales[head];
-    const std::uint32_t* words = side.words + head * 256 * (D == 8 ? 2 : 1);
-    for (int i = 32 * warp + lane; i < 256 * D; i += 32 * kWarps) {
-        const std::uint32_t w = words[D == 8 ? i / 8 * 2 + i % 8 / 4 : i / D];
-        sm.table[i] = scale * static_cast<float>(static_cast<std::int8_t>(w >> (8 * (i % D % 4))));
+    if constexpr (D == 1) {
+        if (thread < kMaxLevels) {
+            sm.table[thread] = side.levels[head * kMaxLevels + thread];
+        }
+    } else if constexpr (B == Books::shared) {
+        const auto* bytes = reinterpret_cast<const std::int8_t*>(side.words + head * words_per_head(side.form, false, HD));
+        const ByteCentroids<D> from = {bytes, side.scales[head], max(D, 4)};
+        for (int i = thread; i < 256 * D; i += kThreads) {
+            sm.table[i] = from.at(i / D, i % D);
+        }
     }
-    __syncthreads();
-    const Search<D> search(words, sm.table, scale, lane);
+    const Form form = D == 1 ? side.form : Form{D, Sm::kBits};
+    const bool shaped = kShapes && side.shaping_rank > 0;
+    const int tries = shaped && side.unbiased ? 3 : 1;
+    const int tile = kRows / tries;
 
-    for (int token0 = (blockIdx.x * kWarps + warp) * kTokens; token0 < a.num_tokens; token0 += gridDim.x * kWarps * kTokens) {
-        float y[kTokens][N];  // transformed
-        double energy[kTokens];
-        int norm[kTokens];
+    for (int token0 = blockIdx.x * tile; token0 < a.num_tokens; token0 += gridDim.x * tile) {
+        const int count = min(tile, a.num_tokens - token0);
+        const int rows = count * tries;
+        for (int i = warp; i < count; i += kWarps) {
+            float y[N];
+            load_row(a, token0 + i, head, y, lane);
+            store_window_row(a, token0 + i, head, y, lane);
+            transform_row(side, head, y, lane);
+            double energy = 0.0;
+            float peak = 0.0f;
 #pragma unroll
-        for (int j = 0; j < kTokens; ++j) {
-            const int token = token0 + j;
-            const bool there = token < a.num_tokens;
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                const std::int64_t at = token * side.token_stride + head * side.head_stride + lane * N + i;
-                y[j][i] = there ? round_to_half(load_number(side.x, at, a.type)) : 0.0f;
+            for (int k = 0; k < N; ++k) {
+                energy += static_cast<double>(y[k]) * static_cast<double>(y[k]);
+                peak = fmaxf(peak, fabsf(y[k]));
+                sm.y[i][lane * N + k] = y[k];
             }
-            if (side.window != nullptr && there && a.slots[token] >= 0) {
-                const std::int64_t row = window_row(a, token, head);
-                if (row >= 0) {
+            energy = side.norms ? warp_sum_double(energy) : 0.0;
+            peak = warp_max(peak);
+            if (lane == 0) {
+                sm.energy[i] = energy;
+                sm.peak[i] = peak;
+            }
+        }
+        __syncthreads();
+        if (thread < count) {
+            const int norm = side.norms ? norm_byte(static_cast<float>(sqrt(sm.energy[thread] / HD))) : kUnitNorm;
+            const Cell cell = find_cell(a, token0 + thread, head);
+            sm.head_page[thread] = cell.stored ? cell.head_page : nullptr;
+            sm.in_page[thread] = cell.in_page;
+            for (int i = 0; i < tries; ++i) {
+                const int tried = norm == 0 || tries == 1 ? norm : max(1, min(255, norm + i - 1));
+                sm.norm[thread * tries + i] = static_cast<std::uint8_t>(tried);
+                sm.divisor[thread * tries + i] = side.norms && tried != 0 ? norm_value(tried) : 1.0f;
+            }
+        }
+        __syncthreads();
+        for (int i = warp; i < rows; i += kWarps) {
+            const float divisor = sm.divisor[i];
+            const int token = tries == 1 ? i : i / 3;
 #pragma unroll
-                    for (int i = 0; i < N; ++i) {
-                        side.window[row * HD + lane * N + i] = __half_as_ushort(__float2half_rn(y[j][i]));
+            for (int k = 0; k < N; ++k) {
+                sm.unit[i][lane * N + k] = sm.y[token][lane * N + k] / divisor;
+            }
+        }
+        for (int group = warp; group < kRows / 8; group += kWarps) {
+            const int row = min(8 * group + lane % 8, rows - 1);
+            const float peak = warp_max(sm.peak[tries == 1 ? row : row / 3] / sm.divisor[row]);
+            if (lane == 0) {
+                sm.group_peak[group] = peak;
+            }
+        }
+        __syncthreads();
+
+        if constexpr (D == 1) {
+            for (int i = warp; i < rows; i += kWarps) {
+                for (int m = lane; m < HD; m += 32) {
+                    sm.codes[i][m] = static_cast<std::uint8_t>(nearest_level(sm.unit[i][m], sm.table, 1 << side.spec.code_bits));
+                }
+            }
+        } else {
+            Search<D, Sm::kBits> search;
+            constexpr int kBook = 8 << Sm::kBits;  // words of the fragments of a codebook
+            for (int m = warp; m < kSubspaces; m += kWarps) {
+                if (B == Books::own || m == warp) {
+                    const std::int64_t book = B == Books::own ? static_cast<std::int64_t>(head) * kSubspaces + m : head;
+                    search.use(side.fragments + book * kBook, lane);
+                }
+                const auto centroids = centroids_of<HD, D, B>(a, sm, head, m);
+                const float steps = 1.0f / centroids.scale;
+                for (int first = 0; first < rows; first += 8) {
+                    const float error = Search<D, Sm::kBits>::error_of(sm.group_peak[first / 8] * steps);
+                    const int code =
+                        search.nearest(&sm.unit[first][m * D], Sm::kRow, centroids, steps, error, rows - first, lane);
+                    if (lane % 4 == 0) {
+                        sm.codes[first + lane / 4][m] = static_cast<typename Sm::Code>(code);
                     }
                 }
             }
-            const int channel = head * HD + lane * N;
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                y[j][i] = side.center != nullptr ? y[j][i] - side.center[channel + i] : y[j][i];
-                y[j][i] = side.inverse != nullptr ? y[j][i] * side.inverse[channel + i] : y[j][i];
-            }
-            if (side.hadamard) {
-                warp_hadamard(y[j], lane);
-            }
-            energy[j] = 0.0;
-            norm[j] = kUnitNorm;
-            float divisor = 1.0f;
-            if (side.norms) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    energy[j] += static_cast<double>(y[j][i]) * static_cast<double>(y[j][i]);
-                }
-                energy[j] = warp_sum_double(energy[j]);
-                norm[j] = norm_byte(static_cast<float>(sqrt(energy[j] / HD)));
-                divisor = norm[j] == 0 ? 1.0f : norm_value(norm[j]);
-            }
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                sm.unit[warp][j][lane * N + i] = y[j][i] / divisor;
-            }
         }
-        __syncwarp();
-        for (int j = 0; j < kTokens; ++j) {
-            for (int m = 0; m < kSubspaces; m += 8) {
-                const int code = search.nearest(&sm.unit[warp][j][m * D]);
-                if (lane % 4 == 0) {
-                    sm.codes[warp][j][m + lane / 4] = static_cast<std::uint8_t>(code);
+        __syncthreads();
+        for (int i = warp; i < rows; i += kWarps) {
+            if constexpr (kShapes) {
+                if (shaped) {
+                    improve_codes<HD, D>(side, head, sm.shaping[warp], sm.unit[i], sm.table, sm.codes[i], lane);
+                    __syncwarp();
                 }
             }
-        }
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < kTokens; ++j) {
-            int stored = norm[j];
-            if (side.norms && side.unbiased && norm[j] != 0) {
-                const float divisor = norm_value(norm[j]);
+            if (side.norms && side.unbiased) {
+                const int token = tries == 1 ? i : i / 3;
                 double projection = 0.0;
 #pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    const int channel = lane * N + i;
-                    const float part = sm.table[sm.codes[warp][j][channel / D] * D + channel % D];
-                    projection += static_cast<double>(divisor * part) * static_cast<double>(y[j][i]);
+                for (int k = 0; k < N; ++k) {
+                    const int channel = lane * N + k;
+                    float part = 0.0f;
+                    if constexpr (D == 1) {
+                        part = sm.table[sm.codes[i][channel]];
+                    } else {
+                        part = centroids_of<HD, D, B>(a, sm, head, channel / D).at(sm.codes[i][channel / D], channel % D);
+                    }
+                    projection += static_cast<double>(sm.divisor[i] * part) * static_cast<double>(sm.y[token][channel]);
                 }
                 projection = warp_sum_double(projection);
-                if (projection > 0) {
-                    stored = norm_byte(static_cast<float>(divisor * (energy[j] / projection)));
-                }
-            }
-            const Cell cell = find_cell(a, token0 + j, head);
-            if (cell.stored) {
-                const int granule = cell.in_page / kGranule;
-                const int in = cell.in_page % kGranule;
-                std::uint8_t* codes =
-                    cell.head_page + side.codes_offset + static_cast<std::int64_t>(granule) * granule_bytes(kSubspaces);
-                for (int m = lane; m < kSubspaces; m += 32) {
-                    codes[side.value ? v_code_offset(in, m, D, kSubspaces) : k_code_offset(in, m, D, kSubspaces)] =
-                        sm.codes[warp][j][m];
-                }
                 if (lane == 0) {
-                    cell.head_page[a.norm_offset + static_cast<std::int64_t>(granule) * kNormBytes +
-                                   norm_offset(in, side.value != 0)] = static_cast<std::uint8_t>(stored);
+                    sm.projection[i] = projection;
                 }
             }
         }
-        __syncwarp();
+        __syncthreads();
+        // As RowCodec::encode_unbiased: of the norms that were tried the one whose correction falls closest to a step.
+        if (thread < count) {
+            int stored = sm.norm[thread * tries];
+            int chosen = thread * tries;
+            if (side.norms && side.unbiased && stored != 0) {
+                const double energy = sm.energy[thread];
+                double least = INFINITY;
+                for (int row = thread * tries; row < (thread + 1) * tries; ++row) {
+                    const double projection = sm.projection[row];
+                    int corrected = sm.norm[row];
+                    double miss = energy;
+                    if (projection > 0) {
+                        corrected = norm_byte(static_cast<float>(sm.divisor[row] * (energy / projection)));
+                        miss = fabs(projection * static_cast<double>(norm_value(corrected) / sm.divisor[row]) - energy);
+                    }
+                    if (miss < least) {
+                        least = miss;
+                        stored = corrected;
+                        chosen = row;
+                    }
+                }
+            }
+            sm.chosen[thread] = static_cast<std::uint8_t>(chosen);
+            if (sm.head_page[thread] != nullptr) {
+                sm.head_page[thread][a.norm_offset + static_cast<std::int64_t>(sm.in_page[thread] / kGranule) * kNormBytes +
+                                     norm_offset(sm.in_page[thread] % kGranule, side.value != 0)] =
+                    static_cast<std::uint8_t>(stored);
+            }
+        }
+        __syncthreads();
+        for (int i = warp; i < count; i += kWarps) {
+            if (sm.head_page[i] != nullptr) {
+                std::uint8_t* granule = sm.head_page[i] + side.codes_offset +
+                                        static_cast<std::int64_t>(sm.in_page[i] / kGranule) * granule_bytes(HD, form);
+                store_codes<HD, D, Sm::kBits>(side, sm.codes[sm.chosen[i]], granule, sm.in_page[i] % kGranule, lane);
+            }
+        }
+        __syncthreads();
     }
 }
 
 namespace {
 
-template <int HD, int D>
+template <int HD, int D, Books B = Books::shared>
 EncodeKernel entry() {
-    return {reinterpret_cast<const void*>(&encode_rows<HD, D>), kWarps, kWarps * kTokens, sizeof(EncodeShared<HD, D>)};
+    return {reinterpret_cast<const void*>(&encode_rows<HD, D, B>), kWarps, kRows, sizeof(EncodeShared<HD, D, B>)};
 }
 
 template <int HD>
-EncodeKernel entry(int sub_dim) {
-    return sub_dim == 2 ? entry<HD, 2>() : sub_dim == 4 ? entry<HD, 4>() : entry<HD, 8>();
+EncodeKernel entry(int sub_dim, int code_bits, bool own_books) {
+    if (code_bits > 8) {
+        return sub_dim == 4 ? entry<HD, 4, Books::wide>() : entry<HD, 8, Books::wide>();
+    }
+    if (own_books) {
+        return sub_dim == 2 ? entry<HD, 2, Books::own>() : entry<HD, 4, Books::own>();
+    }
+    return sub_dim == 1 ? entry<HD, 1>() : sub_dim == 2 ? entry<HD, 2>() : sub_dim == 4 ? entry<HD, 4>() : entry<HD, 8>();
 }
 
 }  // namespace
 
-EncodeKernel encode_kernel(int head_dim, int sub_dim) {
-    return head_dim == 64 ? entry<64>(sub_dim) : head_dim == 128 ? entry<128>(sub_dim) : entry<256>(sub_dim);
+EncodeKernel encode_kernel(int head_dim, const CodecSpec& spec, bool own_books) {
+    return head_dim == 64    ? entry<64>(spec.sub_dim, spec.code_bits, own_books)
+           : head_dim == 128 ? entry<128>(spec.sub_dim, spec.code_bits, own_books)
+                             : entry<256>(spec.sub_dim, spec.code_bits, own_books);
 }
 
 }  // namespace vecinfer::cuda

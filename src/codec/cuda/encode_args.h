@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/cuda/layout.h"
 #include "vecinfer/cuda.h"
 
 namespace vecinfer::cuda {
@@ -12,13 +13,23 @@ struct EncodeSide {
     const void* x;
     std::int64_t token_stride;
     std::int64_t head_stride;
-    const std::uint32_t* words;  // see codec/cuda/tables.h
-    const float* scales;         // [num_kv_heads]
-    const float* inverse;        // layout (num_kv_heads, HD), null: 1
-    const float* center;         // likewise, null: 0
-    std::uint16_t* window;       // null: none
-    std::int64_t codes_offset;   // in a head page
-    int value;                   // 1: values
+    const std::uint32_t* words;      // see codec/cuda/tables.h
+    const float* scales;             // [num_kv_heads]
+    const float* levels;             // of codes of one channel: layout (num_kv_heads, kMaxLevels); else null
+    const float* steps;              // with own_books: layout (num_kv_heads, HD)
+    const std::uint32_t* fragments;  // see codec/cuda/search.cuh
+    Form form;                       // of the page layout
+    const float* shaping;            // see tables.h
+    const float* shaping_metric;
+    const float* shaping_bias;
+    int shaping_rank;             // 0: none
+    const float* inverse;         // layout (num_kv_heads, HD), null: 1
+    const float* center;          // likewise, null: 0
+    std::uint16_t* window;        // null: none
+    std::int64_t codes_offset;    // in a head page
+    std::int64_t numbers_offset;  // of scalar codecs
+    CodecSpec spec;
+    int value;  // 1: values
     int hadamard;
     int norms;
     int unbiased;
@@ -36,6 +47,7 @@ struct EncodeArgs {
     std::int64_t norm_offset;
     int page_size;
     const std::int64_t* slots;
+    int aligned;  // rows may be read four numbers at a time
 
     int window_rows;
     int sink;
@@ -51,6 +63,11 @@ struct EncodeKernel {
     int tokens;  // of one head and side that a block takes
     std::size_t shared_bytes;
 };
-EncodeKernel encode_kernel(int head_dim, int sub_dim);
+EncodeKernel encode_kernel(int head_dim, const CodecSpec& spec, bool own_books);
+
+/// Of scalar codecs; a block takes 32 tokens, of codecs that group tokens the groups that end there. The latter read earlier rows
+/// of a group from the window, so rows enter the window afterwards: window_kernel.
+EncodeKernel scalar_encode_kernel(const CodecSpec& spec, int head_dim);
+EncodeKernel window_kernel(int head_dim);
 
 }  // namespace vecinfer::cuda

@@ -22,6 +22,12 @@ public:
     /// tables.h; it must outlive this object. Throws std::bad_alloc.
     NoiseShaping(std::span<const float> directions, int head_dim, int sub_dim, int code_bits, const float* centroids);
 
+    int rank() const noexcept { return rank_; }
+    const float* by_channel() const noexcept { return by_channel_.data(); }  // U^T, layout (head_dim, rank)
+    const float* metric() const noexcept { return metric_.data(); }          // W, layout (num_subspaces, sub_dim, sub_dim)
+    /// c^T W c, layout (num_subspaces, num_centroids); null for more than 256 centroids.
+    const float* bias() const noexcept { return bias_.get(); }
+
     /// y: head_dim floats in code space, divided by the norm. codes: those of the nearest centroids, which are improved.
     void improve(const float* y, std::uint16_t* codes) const noexcept;
 

@@ -118,6 +118,12 @@ inline float __uint_as_float(std::uint32_t x) {
     std::memcpy(&y, &x, 4);
     return y;
 }
+inline int __float_as_int(float x) {
+    return static_cast<int>(__float_as_uint(x));
+}
+inline float __int_as_float(int x) {
+    return __uint_as_float(static_cast<std::uint32_t>(x));
+}
 inline int __float2int_rn(float x) {
     return static_cast<int>(std::nearbyint(x));
 }
@@ -136,6 +142,11 @@ T __ldcg_emulated(const T* p) {
 inline unsigned atomicAdd(unsigned* p, unsigned x) {
     const unsigned before = *p;
     *p += x;
+    return before;
+}
+inline unsigned atomicXor(unsigned* p, unsigned x) {
+    const unsigned before = *p;
+    *p ^= x;
     return before;
 }
 inline unsigned atomicMax(unsigned* p, unsigned x) {

@@ -69,10 +69,6 @@ void mma_sparse_u8s8(int (&c)[4], const std::uint32_t (&a)[4], const std::uint32
     }
 }
 
-inline float half_at(std::uint32_t word, int i) {
-    return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> (16 * i) & 0xffff)));
-}
-
 inline void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                     std::uint32_t b1) {
     const Deposit* all = emulator::meet({{a0, a1, a2, a3, b0, b1}});
@@ -87,6 +83,31 @@ inline void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint
     }
 }
 
+inline void mma_f16_first(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                          std::uint32_t b1, float c0, float c1, float c2, float c3) {
+    d[0] = c0;
+    d[1] = c1;
+    d[2] = c2;
+    d[3] = c3;
+    mma_f16(d, a0, a1, a2, a3, b0, b1);
+}
+inline std::uint32_t multiply_halves(std::uint32_t x, std::uint32_t y) {
+    std::uint32_t r = 0;
+    for (int i = 0; i < 2; ++i) {
+        r |= static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(half_at(x, i) * half_at(y, i)))) << (16 * i);
+    }
+    return r;
+}
+
+inline std::uint32_t product_remainder(std::uint32_t x, std::uint32_t y, std::uint32_t product) {
+    std::uint32_t r = 0;
+    for (int i = 0; i < 2; ++i) {
+        const float left = std::fma(half_at(x, i), half_at(y, i), -half_at(product, i));
+        r |= static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(left))) << (16 * i);
+    }
+    return r;
+}
+
 inline void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, float c0, float c1) {
     const Deposit* all = emulator::meet({{a0, a1, b0}});
     const int g = emulator::lane() >> 2;
@@ -99,16 +120,31 @@ inline void mma_f16_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::u
     }
 }
 
-template <int Offset>
-std::uint32_t look_up(std::uint32_t w, int b, std::uint32_t base) {
+inline int max_of_three(int x, int y, int z) {
+    return std::max(x, std::max(y, z));
+}
+
+inline std::uint32_t select_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selectors) {
+    return (selectors & 0x8888u) == 0 ? __byte_perm(low, high, selectors) : 0x7f7f7f7fu;
+}
+template <int Stride>
+std::uint32_t entry_address(std::uint32_t w, int b, std::uint32_t base) {
+    static_assert(Stride <= 128, "bytes of a dot product are signed on one side");
+    return base + Stride * (w >> (8 * b) & 0xff);
+}
+inline std::uint32_t load_word(std::uint32_t address) {
     std::uint32_t r;
-    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * b) & 0xff) + Offset), 4);
+    std::memcpy(&r, emulator::shared_pointer(address), 4);
     return r;
 }
-template <int Offset>
-uint2 look_up_two(std::uint32_t w, int b, std::uint32_t base) {
+inline uint2 load_two_words(std::uint32_t address) {
     uint2 r;
-    std::memcpy(&r, emulator::shared_pointer(base + 128 * (w >> (8 * b) & 0xff) + Offset), 8);
+    std::memcpy(&r, emulator::shared_pointer(address), 8);
+    return r;
+}
+inline std::uint32_t load_short(std::uint32_t address) {
+    std::uint16_t r;
+    std::memcpy(&r, emulator::shared_pointer(address), 2);
     return r;
 }
 
