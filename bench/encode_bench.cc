@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "codec/vq/encode.h"
 #include "codec/vq/nearest.h"
+#include "codec/vq/scan.h"
 #include "codec/vq/shaping.h"
 #include "codec/vq/tables.h"
 #include "dispatch/isa.h"
@@ -156,13 +158,15 @@ void add(const char* part, void (*function)(benchmark::State&, const Case&), con
 // Vectors as a search meets them: of unit root mean square, every head's in a row.
 void search(benchmark::State& state, const Case& c) {
     const Layer layer(c);
-    const NearestFn nearest = nearest_kernel(c.spec.sub_dim);
+    const RowCodec& codec = layer.key();
+    const ScanTables scan = ScanTables::for_nearest(codec.centroids_by_channel(0), c.spec.sub_dim,
+                                                    searched_centroids(1 << c.spec.code_bits), codec.codebook(0).scale);
+    const EncodeKernels kernels = encode_kernels(c.spec.sub_dim);
     std::vector<std::uint16_t> codes(layer.head_dim());
     std::int64_t token = 0;
     for (auto _ : state) {
         for (int head = 0; head < 2 * layer.heads(); ++head) {
-            nearest(layer.row(token + head % 2, head / 2), layer.key().num_subspaces(),
-                    layer.key().centroids_by_channel(head / 2), searched_centroids(1 << c.spec.code_bits), codes.data(), nullptr);
+            kernels.find_nearest(layer.row(token + head % 2, head / 2), codec.num_subspaces(), scan.table(), codes.data());
             benchmark::DoNotOptimize(codes.data());
         }
         ++token;
@@ -177,7 +181,7 @@ void shaping(benchmark::State& state, const Case& c) {
     std::vector<NoiseShaping> heads;
     for (int head = 0; head < layer.heads(); ++head) {
         heads.emplace_back(std::span(u).subspan(head * per_head, per_head), layer.head_dim(), c.spec.sub_dim, c.spec.code_bits,
-                           layer.key().centroids_by_channel(head));
+                           layer.key().centroids_by_channel(head), layer.key().codebook(head).scale);
     }
     const NearestFn nearest = nearest_kernel(c.spec.sub_dim);
     const int count = layer.key().num_subspaces();
@@ -192,7 +196,7 @@ void shaping(benchmark::State& state, const Case& c) {
         for (int head = 0; head < layer.heads(); ++head) {
             const auto at = nearest_codes.begin() + (token % kTokens * layer.heads() + head) * count;
             std::copy(at, at + count, codes.begin());
-            heads[head].improve(layer.row(token, head), codes.data());
+            heads[head].improve(1, layer.row(token, head), codes.data());
             benchmark::DoNotOptimize(codes.data());
         }
         ++token;

@@ -1,0 +1,199 @@
+// Scan of all centroids in integers, included by encode_<isa>.cc inside an anonymous namespace after it has defined
+//   Ints                   a vector of Ints::kWidth 32-bit integers, kWidth 8 or 16
+//   load, splat, minimum, maximum
+//   add_products(a, b, c)  per lane a + b.low c.low + b.high c.high, of signed 16-bit halves
+//   reduce_min             least lane
+//   less_bits(a, b)        one bit per lane, lane 0 lowest: a < b
+//
+// Why the codes are exact. cost_i = bias_i - 2 x . c_i is to be least, where c_i = scale C_i with integers C_i (int8 centroids)
+// and bias_i is |c_i|^2, for the nearest centroid, or c_i^T W c_i. x is rounded to X / steps, X 16-bit integers, bias_i / 2 to
+// B_i units of u = scale / steps, and S_i = B_i - X . C_i is computed exactly: |S_i u - cost_i / 2| <= E u with
+//     E = 1/2 (B) + sum_k |C_ik| / 2 (X) + what float centroids miss of scale C_i.
+// The definition (nearest.h) takes the least of costs that are rounded as floats; the cost of its winner w lies at most R above
+// the least one. With b the index of the least S: S_w u <= cost_w / 2 + E u <= cost_b / 2 + R / 2 + E u <= S_b u + R / 2 + 2 E u.
+// So only centroids with S_i <= S_b + 2 E + R / (2 u) can be the winner. scan.cc computes that margin for each codebook, in
+// doubles, with room for the roundings of steps and products. Where only one class of four centroids is that close, its four
+// costs are computed as the definition says; else, once in about a hundred, all of them are, and so are those of an x beyond
+// `reach` or not a number.
+//
+// Why nothing overflows. |C| 2^class_bits <= 2^15 and |X| < 2^15 fit 16 bits and two products 2^31; scan.cc chooses steps so that
+// |S| 2^class_bits + class < 2^30, whatever order a sum is taken in, as |B| and sum |X C| are bounded together.
+//
+// Costs are shifted left by class_bits and hold their class below, so that the least cost names its class. A second minimum per
+// lane tells whether another class of that lane is close; it costs three operations per class of four vectors.
+
+inline constexpr int kScanBlock = 64;
+inline constexpr int kChunk = 64;  // channels that are searched together: scans, then decisions, so that latencies overlap
+
+/// out <- -x * steps, rounded, n a multiple of 16; false if an entry is out of reach.
+inline bool quantize(const float* x, int n, float steps, std::int16_t* out) {
+    const __m256 factor = _mm256_set1_ps(-steps);
+    const __m256i end = _mm256_set1_epi16(32767);
+    __m256i inside = _mm256_set1_epi16(-1);
+    for (int i = 0; i < n; i += 16) {
+        const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
+        const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), factor));
+        const __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+        // What is out of reach, infinite or no number at all has become one of the ends.
+        inside = _mm256_and_si256(inside, _mm256_cmpgt_epi16(end, both));
+        inside = _mm256_and_si256(inside, _mm256_cmpgt_epi16(both, _mm256_sub_epi16(_mm256_setzero_si256(), end)));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), both);
+    }
+    return _mm256_movemask_epi8(inside) == -1;
+}
+
+inline std::int32_t pair_at(const std::int16_t* x) {
+    std::int32_t pair;
+    std::memcpy(&pair, x, sizeof pair);
+    return pair;
+}
+
+/// What a scan leaves of a sub-vector.
+struct Scanned {
+    Ints best;    // least cost of each lane
+    Ints second;  // least one of the lane's other classes
+};
+
+/// For N sub-vectors of integers x, layout (N, D).
+template <int D, int N>
+inline void scan(const std::int16_t* x, const ScanTable& t, Scanned* out) {
+    constexpr int kStride = kScanBlock / 4;  // from one vector of a class to the next
+    Ints xs[N][D / 2];
+    Ints best[N];
+    Ints second[N];
+    for (int s = 0; s < N; ++s) {
+        for (int p = 0; p < D / 2; ++p) {
+            xs[s][p] = splat(pair_at(x + s * D + 2 * p));
+        }
+        best[s] = second[s] = splat(0x7fffffff);
+    }
+    for (int block = 0; block < t.num_centroids; block += kScanBlock) {
+        for (int at = block; at < block + kStride; at += Ints::kWidth) {
+            Ints least[N];
+            for (int v = 0; v < 4; ++v) {
+                Ints words[D / 2];
+                for (int p = 0; p < D / 2; ++p) {
+                    words[p] = load(t.words + static_cast<std::ptrdiff_t>(p) * t.num_centroids + at + v * kStride);
+                }
+                const Ints bias = load(t.bias + at + v * kStride);
+                for (int s = 0; s < N; ++s) {
+                    Ints cost = bias;
+                    for (int p = 0; p < D / 2; ++p) {
+                        cost = add_products(cost, words[p], xs[s][p]);
+                    }
+                    least[s] = v == 0 ? cost : minimum(least[s], cost);
+                }
+            }
+            for (int s = 0; s < N; ++s) {
+                second[s] = minimum(second[s], maximum(best[s], least[s]));
+                best[s] = minimum(best[s], least[s]);
+            }
+        }
+    }
+    for (int s = 0; s < N; ++s) {
+        out[s] = {best[s], second[s]};
+    }
+}
+
+/// The class with the least cost, or -1 if another one is too close.
+inline int winning_class(const Scanned& scanned, const ScanTable& t) {
+    const std::int32_t least = reduce_min(scanned.best);
+    const Ints limit = splat(least + t.margin);
+    const unsigned close = less_bits(scanned.best, limit);
+    const bool clear = (close & (close - 1)) == 0 && less_bits(scanned.second, limit) == 0;
+    return clear ? least & ((1 << t.class_bits) - 1) : -1;
+}
+
+/// Index of the least lane, the lowest on ties.
+inline int least_lane(__m128 x) {
+    __m128 m = _mm_min_ps(x, _mm_movehl_ps(x, x));
+    m = _mm_min_ss(m, _mm_movehdup_ps(m));
+    return __builtin_ctz(static_cast<unsigned>(_mm_movemask_ps(_mm_cmpeq_ps(x, _mm_broadcastss_ps(m)))));
+}
+
+/// The nearest of a class, by the operations of Distance in nearest.inl.
+template <int D>
+inline std::uint16_t nearest_of_class(const float* x, const ScanTable& t, int which) {
+    const float* centroid = t.centroids + 4 * which;
+    __m128 sum{};
+    for (int c = 0; c < D; ++c, centroid += t.num_centroids) {
+        const __m128 difference = _mm_sub_ps(_mm_set1_ps(x[c]), _mm_load_ps(centroid));
+        const __m128 square = _mm_mul_ps(difference, difference);
+        sum = c == 0 ? square : _mm_add_ps(sum, square);
+    }
+    return static_cast<std::uint16_t>(4 * which + least_lane(sum));
+}
+
+/// Likewise, by those of BiasedProduct; `bias` is of all centroids.
+template <int D>
+inline std::uint16_t cheapest_of_class(const float* x, const ScanTable& t, const float* bias, int which) {
+    const float* centroid = t.centroids + 4 * which;
+    __m128 cost = _mm_load_ps(bias + 4 * which);
+    for (int c = 0; c < D; ++c, centroid += t.num_centroids) {
+        cost = _mm_sub_ps(cost, _mm_mul_ps(_mm_set1_ps(x[c]), _mm_load_ps(centroid)));
+    }
+    return static_cast<std::uint16_t>(4 * which + least_lane(cost));
+}
+
+/// codes[i] <- nearest centroid of sub-vector i.
+template <int D>
+void find_nearest(const float* x, std::int64_t n, const ScanTable& t, std::uint16_t* codes) {
+    constexpr int kMost = kChunk / D;  // sub-vectors of a chunk
+    if (D == 1 || !(t.reach > 0)) {
+        nearest_kernel(kIsa, D)(x, n, t.centroids, t.num_centroids, codes, nullptr);
+        return;
+    }
+    alignas(32) float tail[kChunk];
+    alignas(32) std::int16_t steps[kChunk];
+    Scanned scanned[kMost];
+    int classes[kMost];
+    for (; n > 0; n -= kMost, x += kChunk, codes += kMost) {
+        const int count = static_cast<int>(n < kMost ? n : kMost);
+        if (count < kMost) {
+            std::fill_n(std::copy_n(x, count * D, tail), kChunk - count * D, 0.0f);
+            x = tail;
+        }
+        if (!quantize(x, kChunk, t.steps, steps)) {
+            nearest_kernel(kIsa, D)(x, count, t.centroids, t.num_centroids, codes, nullptr);
+            continue;
+        }
+        for (int i = 0; i < count; ++i) {
+            scan<D, 1>(steps + i * D, t, scanned + i);
+        }
+        for (int i = 0; i < count; ++i) {
+            classes[i] = winning_class(scanned[i], t);
+        }
+        for (int i = 0; i < count; ++i) {
+            if (classes[i] >= 0) {
+                codes[i] = nearest_of_class<D>(x + i * D, t, classes[i]);
+            } else {
+                nearest_kernel(kIsa, D)(x + i * D, 1, t.centroids, t.num_centroids, codes + i, nullptr);
+            }
+        }
+    }
+}
+
+/// codes[s * stride] <- the centroid with the least bias - 2 goal . c in subspace m; goals: kGoals floats, layout (N, D), then 0.
+template <int D, int N>
+inline void least_costs(const float* goals, const ShapingTables& tables, int m, std::uint16_t* codes, int stride) {
+    const ScanTable t = tables.scan.table(m);
+    const float* bias = tables.bias.get() + static_cast<std::ptrdiff_t>(m) * t.num_centroids;
+    alignas(32) std::int16_t steps[kGoals];
+    Scanned scanned[N];
+    int classes[N];
+    std::fill_n(classes, N, -1);
+    if (t.reach > 0 && quantize(goals, (N * D + 15) / 16 * 16, t.steps, steps)) {
+        scan<D, N>(steps, t, scanned);
+        for (int s = 0; s < N; ++s) {
+            classes[s] = winning_class(scanned[s], t);
+        }
+    }
+    for (int s = 0; s < N; ++s) {
+        float slope[D];
+        for (int c = 0; c < D; ++c) {
+            slope[c] = 2.0f * goals[s * D + c];
+        }
+        codes[s * stride] = classes[s] >= 0 ? cheapest_of_class<D>(slope, t, bias, classes[s])
+                                            : least_cost_kernel(kIsa, D)(slope, t.centroids, bias, t.num_centroids);
+    }
+}
