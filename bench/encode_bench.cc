@@ -114,35 +114,39 @@ private:
     std::unique_ptr<RowCodec> value_;
 };
 
+/// Time is per token, but heads take turns of kTokens tokens, as in a prompt that is written to a cache.
+template <class PerHead>
+void run(benchmark::State& state, int heads, const PerHead& per_head) {
+    while (state.KeepRunningBatch(kTokens)) {
+        for (int head = 0; head < heads; ++head) {
+            for (int token = 0; token < kTokens; ++token) {
+                per_head(token, head);
+            }
+        }
+    }
+}
+
 void encode(benchmark::State& state, const Case& c) {
     const Layer layer(c);
     std::vector<std::uint16_t> codes(layer.head_dim());
     std::uint8_t side = 0;
-    std::int64_t token = 0;
-    for (auto _ : state) {
-        for (int head = 0; head < layer.heads(); ++head) {
-            layer.key().encode(head, layer.row(token, head), codes.data(), &side);
-            benchmark::DoNotOptimize(codes.data());
-            layer.value().encode(head, layer.row(token + 1, head), codes.data(), &side);
-            benchmark::DoNotOptimize(codes.data());
-        }
-        ++token;
-    }
+    run(state, layer.heads(), [&](int token, int head) {
+        layer.key().encode(head, layer.row(token, head), codes.data(), &side);
+        benchmark::DoNotOptimize(codes.data());
+        layer.value().encode(head, layer.row(token + 1, head), codes.data(), &side);
+        benchmark::DoNotOptimize(codes.data());
+    });
 }
 
 void transform(benchmark::State& state, const Case& c) {
     const Layer layer(c);
     std::vector<float> y(layer.head_dim());
-    std::int64_t token = 0;
-    for (auto _ : state) {
-        for (int head = 0; head < layer.heads(); ++head) {
-            layer.key().transform(head).forward(layer.row(token, head), y.data());
-            benchmark::DoNotOptimize(y.data());
-            layer.value().transform(head).forward(layer.row(token + 1, head), y.data());
-            benchmark::DoNotOptimize(y.data());
-        }
-        ++token;
-    }
+    run(state, layer.heads(), [&](int token, int head) {
+        layer.key().transform(head).forward(layer.row(token, head), y.data());
+        benchmark::DoNotOptimize(y.data());
+        layer.value().transform(head).forward(layer.row(token + 1, head), y.data());
+        benchmark::DoNotOptimize(y.data());
+    });
 }
 
 std::string name_of(const char* part, const Case& c) {
@@ -163,14 +167,10 @@ void search(benchmark::State& state, const Case& c) {
                                                     searched_centroids(1 << c.spec.code_bits), codec.codebook(0).scale);
     const EncodeKernels kernels = encode_kernels(c.spec.sub_dim);
     std::vector<std::uint16_t> codes(layer.head_dim());
-    std::int64_t token = 0;
-    for (auto _ : state) {
-        for (int head = 0; head < 2 * layer.heads(); ++head) {
-            kernels.find_nearest(layer.row(token + head % 2, head / 2), codec.num_subspaces(), scan.table(), codes.data());
-            benchmark::DoNotOptimize(codes.data());
-        }
-        ++token;
-    }
+    run(state, 2 * layer.heads(), [&](int token, int head) {
+        kernels.find_nearest(layer.row(token + head % 2, head / 2), codec.num_subspaces(), scan.table(), codes.data());
+        benchmark::DoNotOptimize(codes.data());
+    });
 }
 
 // One pass of improvement over the codes of every key head, as encoding does for each divisor that it tries.
@@ -191,33 +191,25 @@ void shaping(benchmark::State& state, const Case& c) {
         nearest(layer.row(i / layer.heads(), i % layer.heads()), count, layer.key().centroids_by_channel(0),
                 searched_centroids(1 << c.spec.code_bits), nearest_codes.data() + static_cast<std::size_t>(i) * count, nullptr);
     }
-    std::int64_t token = 0;
-    for (auto _ : state) {
-        for (int head = 0; head < layer.heads(); ++head) {
-            const auto at = nearest_codes.begin() + (token % kTokens * layer.heads() + head) * count;
-            std::copy(at, at + count, codes.begin());
-            heads[head].improve(1, layer.row(token, head), codes.data());
-            benchmark::DoNotOptimize(codes.data());
-        }
-        ++token;
-    }
+    run(state, layer.heads(), [&](int token, int head) {
+        const auto at = nearest_codes.begin() + (token % kTokens * layer.heads() + head) * count;
+        std::copy(at, at + count, codes.begin());
+        heads[head].improve(1, layer.row(token, head), codes.data());
+        benchmark::DoNotOptimize(codes.data());
+    });
 }
 
 void norm(benchmark::State& state, const Case& c) {
     const Layer layer(c);
-    std::int64_t token = 0;
-    for (auto _ : state) {
-        for (int head = 0; head < 2 * layer.heads(); ++head) {
-            const float* x = layer.row(token + head % 2, head / 2);
-            double sum = 0;
-            for (int i = 0; i < layer.head_dim(); ++i) {
-                sum += static_cast<double>(x[i]) * x[i];
-            }
-            std::uint8_t code = encode_norm(static_cast<float>(std::sqrt(sum / layer.head_dim())));
-            benchmark::DoNotOptimize(code);
+    run(state, 2 * layer.heads(), [&](int token, int head) {
+        const float* x = layer.row(token + head % 2, head / 2);
+        double sum = 0;
+        for (int i = 0; i < layer.head_dim(); ++i) {
+            sum += static_cast<double>(x[i]) * x[i];
         }
-        ++token;
-    }
+        std::uint8_t code = encode_norm(static_cast<float>(std::sqrt(sum / layer.head_dim())));
+        benchmark::DoNotOptimize(code);
+    });
 }
 
 void add_all() {

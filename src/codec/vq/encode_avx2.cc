@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "codec/vq/encode.h"
+#include "codec/vq/lanes.h"
 #include "codec/vq/nearest.h"
 #include "codec/vq/shaping.h"
 #include "transform/hadamard.h"
@@ -23,6 +24,9 @@ inline Ints load(const std::int32_t* p) {
 }
 inline Ints splat(std::int32_t x) {
     return {_mm256_set1_epi32(x)};
+}
+inline Ints splat_first(__m128i x) {
+    return {_mm256_broadcastd_epi32(x)};
 }
 inline Ints minimum(Ints a, Ints b) {
     return {_mm256_min_epi32(a.v, b.v)};

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "codec/vq/encode.h"
+#include "codec/vq/lanes.h"
 #include "codec/vq/nearest.h"
 #include "codec/vq/shaping.h"
 #include "transform/hadamard.h"
@@ -27,6 +28,9 @@ inline void keep(Ints& a) {
 }
 inline Ints splat(std::int32_t x) {
     return {_mm512_set1_epi32(x)};
+}
+inline Ints splat_first(__m128i x) {
+    return {_mm512_maskz_broadcastd_epi32(0xffff, x)};
 }
 // The maskz forms with all lanes on are plain instructions; GCC 12 warns about the undefined operand inside the plain forms.
 inline Ints minimum(Ints a, Ints b) {

@@ -1,6 +1,5 @@
-#include <cstring>
-
 #include "codec/vq/encode.h"
+#include "codec/vq/lanes.h"
 #include "codec/vq/nearest.h"
 #include "codec/vq/shaping.h"
 #include "transform/hadamard.h"
@@ -16,15 +15,11 @@ void find_nearest(const float* x, std::int64_t n, const ScanTable& t, std::uint1
 }
 
 template <int D, int N>
-inline void least_costs(const float* goals, const ShapingTables& tables, int m, std::uint16_t* codes, int stride) {
+inline void least_costs(const Channels<D>* goals, const ScanTable& t, const float* bias, std::uint16_t* codes) {
     for (int s = 0; s < N; ++s) {
         float slope[D];
-        for (int c = 0; c < D; ++c) {
-            slope[c] = 2.0f * goals[s * D + c];
-        }
-        codes[s * stride] = least_cost_kernel(kIsa, D)(slope, tables.centroids,
-                                                       tables.bias.get() + static_cast<std::ptrdiff_t>(m) * tables.num_centroids,
-                                                       tables.num_centroids);
+        store_lanes(slope, goals[s] * 2.0f);
+        codes[s] = least_cost_kernel(kIsa, D)(slope, t.centroids, bias, t.num_centroids);
     }
 }
 

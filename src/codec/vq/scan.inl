@@ -1,6 +1,7 @@
 // Scan of all centroids in integers, included by encode_<isa>.cc inside an anonymous namespace after it has defined
 //   Ints                   a vector of Ints::kWidth 32-bit integers, kWidth 8 or 16
 //   load, splat, minimum, maximum
+//   splat_first(x)         the first lane of an __m128i in all lanes
 //   add_products(a, b, c)  per lane a + b.low c.low + b.high c.high, of signed 16-bit halves
 //   reduce_min             least lane
 //   less_bits(a, b)        one bit per lane, lane 0 lowest: a < b
@@ -42,10 +43,21 @@ inline bool quantize(const float* x, int n, float steps, std::int16_t* out) {
     return _mm256_movemask_epi8(inside) == -1;
 }
 
-inline std::int32_t pair_at(const std::int16_t* x) {
-    std::int32_t pair;
-    std::memcpy(&pair, x, sizeof pair);
-    return pair;
+/// Channels of one sub-vector, a pair in every lane.
+template <int D>
+struct Pairs {
+    Ints at[D / 2];
+};
+
+template <int D>
+inline Pairs<D> pairs(const std::int16_t* x) {
+    Pairs<D> out;
+    for (int p = 0; p < D / 2; ++p) {
+        std::int32_t pair;
+        std::memcpy(&pair, x + 2 * p, sizeof pair);
+        out.at[p] = splat(pair);
+    }
+    return out;
 }
 
 /// What a scan leaves of a sub-vector.
@@ -54,45 +66,27 @@ struct Scanned {
     Ints second;  // least one of the lane's other classes
 };
 
-/// For N sub-vectors of integers x, layout (N, D).
-template <int D, int N>
-inline void scan(const std::int16_t* x, const ScanTable& t, Scanned* out) {
+template <int D>
+inline Scanned scan(const Pairs<D>& x, const ScanTable& t) {
     constexpr int kStride = kScanBlock / 4;  // from one vector of a class to the next
-    Ints xs[N][D / 2];
-    Ints best[N];
-    Ints second[N];
-    for (int s = 0; s < N; ++s) {
-        for (int p = 0; p < D / 2; ++p) {
-            xs[s][p] = splat(pair_at(x + s * D + 2 * p));
-        }
-        best[s] = second[s] = splat(0x7fffffff);
-    }
+    Ints best = splat(0x7fffffff);
+    Ints second = best;
     for (int block = 0; block < t.num_centroids; block += kScanBlock) {
         for (int at = block; at < block + kStride; at += Ints::kWidth) {
-            Ints least[N];
+            Ints least{};
             for (int v = 0; v < 4; ++v) {
-                Ints words[D / 2];
+                const std::int32_t* words = t.words + at + v * kStride;
+                Ints cost = load(t.bias + at + v * kStride);
                 for (int p = 0; p < D / 2; ++p) {
-                    words[p] = load(t.words + static_cast<std::ptrdiff_t>(p) * t.num_centroids + at + v * kStride);
+                    cost = add_products(cost, load(words + static_cast<std::ptrdiff_t>(p) * t.num_centroids), x.at[p]);
                 }
-                const Ints bias = load(t.bias + at + v * kStride);
-                for (int s = 0; s < N; ++s) {
-                    Ints cost = bias;
-                    for (int p = 0; p < D / 2; ++p) {
-                        cost = add_products(cost, words[p], xs[s][p]);
-                    }
-                    least[s] = v == 0 ? cost : minimum(least[s], cost);
-                }
+                least = v == 0 ? cost : minimum(least, cost);
             }
-            for (int s = 0; s < N; ++s) {
-                second[s] = minimum(second[s], maximum(best[s], least[s]));
-                best[s] = minimum(best[s], least[s]);
-            }
+            second = minimum(second, maximum(best, least));
+            best = minimum(best, least);
         }
     }
-    for (int s = 0; s < N; ++s) {
-        out[s] = {best[s], second[s]};
-    }
+    return {best, second};
 }
 
 /// The class with the least cost, or -1 if another one is too close.
@@ -158,7 +152,7 @@ void find_nearest(const float* x, std::int64_t n, const ScanTable& t, std::uint1
             continue;
         }
         for (int i = 0; i < count; ++i) {
-            scan<D, 1>(steps + i * D, t, scanned + i);
+            scanned[i] = scan<D>(pairs<D>(steps + i * D), t);
         }
         for (int i = 0; i < count; ++i) {
             classes[i] = winning_class(scanned[i], t);
@@ -173,27 +167,51 @@ void find_nearest(const float* x, std::int64_t n, const ScanTable& t, std::uint1
     }
 }
 
-/// codes[s * stride] <- the centroid with the least bias - 2 goal . c in subspace m; goals: kGoals floats, layout (N, D), then 0.
+/// As quantize, for one sub-vector in a register.
+template <int D>
+inline bool quantize_goal(const Channels<D>& goal, float steps, Pairs<D>& out) {
+    const __m128 factor = _mm_set1_ps(-steps);
+    __m128 low{};
+    __m128 high{};
+    if constexpr (D == 8) {
+        low = _mm_setr_ps(goal[0], goal[1], goal[2], goal[3]);
+        high = _mm_setr_ps(goal[4], goal[5], goal[6], goal[7]);
+    } else if constexpr (D == 4) {
+        low = _mm_setr_ps(goal[0], goal[1], goal[2], goal[3]);
+    } else {
+        low = _mm_setr_ps(goal[0], goal[1], 0.0f, 0.0f);
+    }
+    const __m128i both = _mm_packs_epi32(_mm_cvtps_epi32(_mm_mul_ps(low, factor)), _mm_cvtps_epi32(_mm_mul_ps(high, factor)));
+    const __m128i end = _mm_set1_epi16(32767);
+    const __m128i inside =
+        _mm_and_si128(_mm_cmpgt_epi16(end, both), _mm_cmpgt_epi16(both, _mm_sub_epi16(_mm_setzero_si128(), end)));
+    out.at[0] = splat_first(both);
+    out.at[D / 2 - 1] = splat_first(_mm_shuffle_epi32(both, (D / 2 - 1) * 0x55));
+    if constexpr (D == 8) {
+        out.at[1] = splat_first(_mm_shuffle_epi32(both, 0x55));
+        out.at[2] = splat_first(_mm_shuffle_epi32(both, 0xaa));
+    }
+    return _mm_movemask_epi8(inside) == 0xffff;
+}
+
+/// codes[s] <- the centroid with the least bias - 2 goal . c, for N goals. bias: t's as floats.
 template <int D, int N>
-inline void least_costs(const float* goals, const ShapingTables& tables, int m, std::uint16_t* codes, int stride) {
-    const ScanTable t = tables.scan.table(m);
-    const float* bias = tables.bias.get() + static_cast<std::ptrdiff_t>(m) * t.num_centroids;
-    alignas(32) std::int16_t steps[kGoals];
+inline void least_costs(const Channels<D>* goals, const ScanTable& t, const float* bias, std::uint16_t* codes) {
     Scanned scanned[N];
+    bool within[N];
+    for (int s = 0; s < N; ++s) {
+        Pairs<D> x;
+        within[s] = quantize_goal<D>(goals[s], t.steps, x) && t.reach > 0;
+        scanned[s] = scan<D>(x, t);
+    }
     int classes[N];
-    std::fill_n(classes, N, -1);
-    if (t.reach > 0 && quantize(goals, (N * D + 15) / 16 * 16, t.steps, steps)) {
-        scan<D, N>(steps, t, scanned);
-        for (int s = 0; s < N; ++s) {
-            classes[s] = winning_class(scanned[s], t);
-        }
+    for (int s = 0; s < N; ++s) {
+        classes[s] = within[s] ? winning_class(scanned[s], t) : -1;
     }
     for (int s = 0; s < N; ++s) {
         float slope[D];
-        for (int c = 0; c < D; ++c) {
-            slope[c] = 2.0f * goals[s * D + c];
-        }
-        codes[s * stride] = classes[s] >= 0 ? cheapest_of_class<D>(slope, t, bias, classes[s])
-                                            : least_cost_kernel(kIsa, D)(slope, t.centroids, bias, t.num_centroids);
+        store_lanes(slope, goals[s] * 2.0f);
+        codes[s] = classes[s] >= 0 ? cheapest_of_class<D>(slope, t, bias, classes[s])
+                                   : least_cost_kernel(kIsa, D)(slope, t.centroids, bias, t.num_centroids);
     }
 }

@@ -39,9 +39,6 @@ struct ShapingTables {
 ShapingTables shaping_tables(std::span<const float> directions, int head_dim, int sub_dim, int code_bits, const float* centroids,
                              float scale);
 
-/// Floats that a kernel gets the goals of all vectors of a subspace in.
-inline constexpr int kGoals = 32;
-
 class NoiseShaping {
 public:
     static constexpr int kMaxRank = 64;

@@ -1,63 +1,57 @@
 // Noise shaping of N vectors at once, so that their chains of dependent operations overlap. Included by encode_<isa>.cc inside an
 // anonymous namespace after it has defined
-//   least_costs<D, N>(goals, tables, subspace, codes, stride)  codes[s * stride] <- the code with the least bias - 2 goal . c of
-//                                                              goal s, as a LeastCostFn finds it; goals has kGoals floats, layout
-//                                                              (N, D), those behind are 0
-//   find_nearest<D>, kIsa
+//   least_costs<D, N>(goals, table, bias, codes)  codes[s] <- the code with the least bias - 2 goal . c of goal s, as a
+//                                                 LeastCostFn finds it
+//   find_nearest<D>
 //
 // The codes must be the same on every ISA, so the order of all sums over channels and directions is fixed: sums over directions
 // run one direction after the other, with channels in the lanes, and updates over directions have directions in the lanes.
-
-template <int D>
-using Channels __attribute__((vector_size(4 * D))) = float;
-using Directions __attribute__((vector_size(32))) = float;
-
-template <class V>
-inline V load_lanes(const float* p) {
-    V v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
-
-template <class V>
-inline void store_lanes(float* p, const V& v) {
-    std::memcpy(p, &v, sizeof v);
-}
 
 template <int D, int N>
 class Improvement {
 public:
     Improvement(const ShapingTables& tables, const float* y, std::uint16_t* codes)
-        : t_(tables), y_(y), codes_(codes), num_subspaces_(tables.head_dim / D) {}
+        : t_(tables),
+          num_subspaces_(tables.head_dim / D),
+          head_dim_(tables.head_dim),
+          rank_(tables.rank),
+          num_centroids_(tables.num_centroids),
+          centroids_(tables.centroids),
+          by_channel_(tables.by_channel.data()),
+          y_(y),
+          codes_(codes) {}
 
     void run() {
         for (int m = 0; m < num_subspaces_; ++m) {
             for (int s = 0; s < N; ++s) {
-                set_error(s, m);
+                set_error(s, m, codes_[s * num_subspaces_ + m]);
                 set_own(s, m);
             }
         }
         sum_errors();
-        for (int pass = 0; pass < ShapingTables::kPasses; ++pass) {
-            for (int m = 0; m < num_subspaces_; ++m) {
-                visit(m);
+        add_error(0, -1.0f);
+        const int last = ShapingTables::kPasses * num_subspaces_ - 1;
+        for (int visit = 0; visit <= last; ++visit) {
+            const int m = visit % num_subspaces_;
+            choose(m);
+            if (visit < last) {
+                add_error(m, 1.0f);
+                add_error((m + 1) % num_subspaces_, -1.0f);
             }
         }
     }
 
 private:
-    std::uint16_t& code(int s, int m) { return codes_[s * num_subspaces_ + m]; }
-
-    void set_error(int s, int m) {
+    void set_error(int s, int m, int code) {
+        const float* centroid = centroids_ + code;
         for (int c = 0; c < D; ++c) {
-            error_[s][m * D + c] = t_.centroids[static_cast<std::ptrdiff_t>(c) * t_.num_centroids + code(s, m)] -
-                                   y_[static_cast<std::ptrdiff_t>(s) * t_.head_dim + m * D + c];
+            error_[s][m * D + c] = centroid[static_cast<std::ptrdiff_t>(c) * num_centroids_] - y_[s * head_dim_ + m * D + c];
         }
     }
 
     void set_own(int s, int m) {
         const float* w = t_.metric.data() + static_cast<std::ptrdiff_t>(m) * D * D;  // symmetric
-        const float* y = y_ + static_cast<std::ptrdiff_t>(s) * t_.head_dim + m * D;
+        const float* y = y_ + s * head_dim_ + m * D;
         Channels<D> own = load_lanes<Channels<D>>(w) * y[0];
         for (int b = 1; b < D; ++b) {
             own += load_lanes<Channels<D>>(w + b * D) * y[b];
@@ -66,10 +60,10 @@ private:
     }
 
     void sum_errors() {
-        for (int r = 0; r < t_.rank; r += 8) {
+        for (int r = 0; r < rank_; r += 8) {
             Directions z[N] = {};
-            for (int d = 0; d < t_.head_dim; ++d) {
-                const auto u = load_lanes<Directions>(t_.by_channel.data() + static_cast<std::ptrdiff_t>(d) * t_.rank + r);
+            for (int d = 0; d < head_dim_; ++d) {
+                const auto u = load_lanes<Directions>(by_channel_ + static_cast<std::ptrdiff_t>(d) * rank_ + r);
                 for (int s = 0; s < N; ++s) {
                     z[s] += u * error_[s][d];
                 }
@@ -80,74 +74,79 @@ private:
         }
     }
 
-    // z += sign * errors of subspace m.
+    // z += sign * U e of subspace m.
     void add_error(int m, float sign) {
-        const float* u = t_.by_channel.data() + static_cast<std::ptrdiff_t>(m) * D * t_.rank;
-        for (int r = 0; r < t_.rank; r += 8) {
+        const float* u = by_channel_ + static_cast<std::ptrdiff_t>(m) * D * rank_;
+        for (int r = 0; r < rank_; r += 8) {
+            Directions z[N];
             for (int s = 0; s < N; ++s) {
-                auto z = load_lanes<Directions>(z_[s] + r);
-                for (int c = 0; c < D; ++c) {
-                    z += load_lanes<Directions>(u + c * t_.rank + r) * (sign * error_[s][m * D + c]);
+                z[s] = load_lanes<Directions>(z_[s] + r);
+            }
+            for (int c = 0; c < D; ++c) {
+                const auto direction = load_lanes<Directions>(u + c * rank_ + r) * sign;
+                for (int s = 0; s < N; ++s) {
+                    z[s] += direction * error_[s][m * D + c];
                 }
-                store_lanes(z_[s] + r, z);
+            }
+            for (int s = 0; s < N; ++s) {
+                store_lanes(z_[s] + r, z[s]);
             }
         }
     }
 
-    void visit(int m) {
-        add_error(m, -1.0f);
+    // The least cost in subspace m, whose errors z lacks.
+    void choose(int m) {
         // Half the slope of the cost at centroid 0 is -goal: cost(c) = c^T W c - 2 goal . c + const.
-        const float* u = t_.by_rank.data() + static_cast<std::ptrdiff_t>(m) * t_.rank * D;
+        const float* u = t_.by_rank.data() + static_cast<std::ptrdiff_t>(m) * rank_ * D;
         Channels<D> others[N] = {};
-        for (int r = 0; r < t_.rank; ++r) {
+        for (int r = 0; r < rank_; ++r) {
             const auto direction = load_lanes<Channels<D>>(u + r * D);
             for (int s = 0; s < N; ++s) {
                 others[s] += direction * z_[s][r];
             }
         }
-        alignas(32) float goals[kGoals] = {};
+        Channels<D> goals[N];
         for (int s = 0; s < N; ++s) {
-            store_lanes(goals + s * D, load_lanes<Channels<D>>(own_[s] + m * D) - others[s]);
+            goals[s] = load_lanes<Channels<D>>(own_[s] + m * D) - others[s];
         }
+        std::uint16_t found[N];
         if (t_.bias != nullptr) {
-            least_costs<D, N>(goals, t_, m, &code(0, m), num_subspaces_);
+            least_costs<D, N>(goals, t_.scan.table(m), t_.bias.get() + static_cast<std::ptrdiff_t>(m) * num_centroids_, found);
         } else {
-            approach(goals, m);
+            approach(goals, m, found);
         }
         for (int s = 0; s < N; ++s) {
-            set_error(s, m);
+            codes_[s * num_subspaces_ + m] = found[s];
+            set_error(s, m, found[s]);
         }
-        add_error(m, 1.0f);
     }
 
     // W <= bound: around the present centroid c the cost lies below a sphere whose minimum is at c - (W c - goal) / bound.
-    void approach(const float* goals, int m) {
+    void approach(const Channels<D>* goals, int m, std::uint16_t* found) {
         const float* w = t_.metric.data() + static_cast<std::ptrdiff_t>(m) * D * D;
         float targets[N * D];
-        std::uint16_t found[N];
         for (int s = 0; s < N; ++s) {
-            float present[D];
-            for (int c = 0; c < D; ++c) {
-                present[c] = t_.centroids[static_cast<std::ptrdiff_t>(c) * t_.num_centroids + code(s, m)];
+            const float* centroid = centroids_ + codes_[s * num_subspaces_ + m];
+            Channels<D> slope = -goals[s];
+            Channels<D> present;
+            for (int b = 0; b < D; ++b) {
+                present[b] = centroid[static_cast<std::ptrdiff_t>(b) * num_centroids_];
+                slope += load_lanes<Channels<D>>(w + b * D) * present[b];
             }
-            for (int a = 0; a < D; ++a) {
-                float slope = -goals[s * D + a];
-                for (int b = 0; b < D; ++b) {
-                    slope += w[a * D + b] * present[b];
-                }
-                targets[s * D + a] = present[a] - slope / t_.bound[m];
-            }
+            store_lanes(targets + s * D, present - slope / t_.bound[m]);
         }
         find_nearest<D>(targets, N, t_.nearest.table(), found);
-        for (int s = 0; s < N; ++s) {
-            code(s, m) = found[s];
-        }
     }
 
     const ShapingTables& t_;
-    const float* y_;
-    std::uint16_t* codes_;
-    int num_subspaces_;
+    const int num_subspaces_;
+    const int head_dim_;
+    const int rank_;
+    const int num_centroids_;
+    const float* const centroids_;
+    const float* const by_channel_;
+    const float* const y_;
+    std::uint16_t* const codes_;
     float z_[N][NoiseShaping::kMaxRank];  // U e
     float error_[N][kMaxHeadDim];
     float own_[N][kMaxHeadDim];  // W y of each subspace
