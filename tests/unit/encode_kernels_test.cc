@@ -35,7 +35,8 @@ protected:
 INSTANTIATE_TEST_SUITE_P(Isas, EncodeKernelsOf, testing::Values(Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512vbmi),
                          [](const auto& test) { return std::string(isa_name(test.param)); });
 
-/// Codebooks that are hard to search: the usual one, one whose entries tie by the dozen, and one of extreme scale.
+/// Codebooks that are hard to search: the usual one, one whose entries tie by the dozen, one that uses all of int8, one of
+/// corners, whose products are the largest there are, and two of extreme scale.
 std::vector<Codebook> codebooks(const CodecSpec& spec) {
     const Codebook usual = *universal_codebook(spec.sub_dim, spec.code_bits);
     Codebook ties = usual;
@@ -47,9 +48,13 @@ std::vector<Codebook> codebooks(const CodecSpec& spec) {
     for (std::int8_t& c : extremes.centroids) {
         c = static_cast<std::int8_t>(random.next() % 256);  // -128 too
     }
-    std::vector<Codebook> all = {usual, ties, extremes, usual, usual};
-    all[3].scale = 1e-20f;
-    all[4].scale = 3e30f;
+    Codebook corners = usual;
+    for (std::size_t i = 0; i < corners.centroids.size(); ++i) {
+        corners.centroids[i] = i / spec.sub_dim >> i % spec.sub_dim & 1 ? 127 : -127;
+    }
+    std::vector<Codebook> all = {usual, ties, extremes, corners, usual, usual};
+    all[4].scale = 1e-20f;
+    all[5].scale = 3e30f;
     return all;
 }
 
@@ -70,6 +75,24 @@ int nearest(const Codebook& book, const float* x) {
         }
     }
     return best;
+}
+
+double distance(const Codebook& book, int i, const float* x) {
+    double sum = 0;
+    for (int c = 0; c < book.sub_dim; ++c) {
+        const double difference = static_cast<double>(x[c]) - static_cast<double>(book.at(i, c));
+        sum += difference * difference;
+    }
+    return sum;
+}
+
+/// Whether no centroid is nearer, but for the roundings of two sums of squares.
+bool is_nearest_in_doubles(const Codebook& book, int code, const float* x) {
+    double least = INFINITY;
+    for (int i = 0; i < book.num_centroids(); ++i) {
+        least = std::min(least, distance(book, i, x));
+    }
+    return distance(book, code, x) <= least * (1 + 2 * (book.sub_dim + 3) * 0x1p-24);
 }
 
 TEST_P(EncodeKernelsOf, FindTheNearestCentroid) {
@@ -93,6 +116,11 @@ TEST_P(EncodeKernelsOf, FindTheNearestCentroid) {
                         at[c] = 0.5f * book.at(a, c) + 0.5f * book.at(i % 20 == 3 ? a : b, c);
                     }
                 }
+                if (i % 10 == 5) {  // outside, towards a corner, so far that integers just reach it or just do not
+                    for (int c = 0; c < spec.sub_dim; ++c) {
+                        at[c] = (i * 37 >> c & 16 ? 127.0f : -127.0f) * book.scale * static_cast<float>(i % 90) / 10.0f;
+                    }
+                }
                 if (i % 200 == 7) {  // far away, or no number at all
                     at[i % spec.sub_dim] = i % 400 == 7 ? 100.0f * unit : i % 3 == 0 ? NAN : -INFINITY;
                 }
@@ -106,6 +134,12 @@ TEST_P(EncodeKernelsOf, FindTheNearestCentroid) {
                         << count;
                 }
                 ASSERT_EQ(codes[count], 0xffff);
+                for (int i = 0; which < 4 && count == n && i < count; i += 3) {  // squares of others vanish or overflow
+                    const float* at = x.data() + i * spec.sub_dim;
+                    if (std::all_of(at, at + spec.sub_dim, [](float v) { return std::isfinite(v); })) {
+                        ASSERT_TRUE(is_nearest_in_doubles(book, codes[i], at)) << spec.sub_dim << ' ' << which << ' ' << i;
+                    }
+                }
             }
         }
     }
@@ -177,8 +211,8 @@ TEST_P(EncodeKernelsOf, ShapeNoiseAsDefined) {
         const EncodeKernels kernels = encode_kernels(GetParam(), d);
         for (const int head_dim : {64, 80, 128}) {
             for (const int rank : {1, 16, 29}) {
-                // The first three codebooks: of extreme scale there is nothing to shape.
-                for (int which = 0; which < 3; ++which) {
+                // The first four codebooks: of extreme scale there is nothing to shape.
+                for (int which = 0; which < 4; ++which) {
                     const Codebook book = codebooks(spec)[which];
                     const auto tables = make_tables({book});
                     const std::vector<float> directions = normals(rank * head_dim, 7, 1.5 / std::sqrt(head_dim));
@@ -186,6 +220,11 @@ TEST_P(EncodeKernelsOf, ShapeNoiseAsDefined) {
                         shaping_tables(directions, head_dim, d, spec.code_bits, tables.get(), book.scale);
                     for (const int n : {1, 2, 3}) {
                         std::vector<float> y = normals(n * head_dim, 90 + n + which);
+                        if (n == 1) {  // outside all centroids
+                            for (float& v : y) {
+                                v *= 127.0f * book.scale * static_cast<float>(rank % 7);
+                            }
+                        }
                         if (n == 2) {
                             y[5] = 60.0f;  // beyond what integers reach
                         }

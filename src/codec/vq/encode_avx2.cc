@@ -22,6 +22,9 @@ struct Ints {
 inline Ints load(const std::int32_t* p) {
     return {_mm256_load_si256(reinterpret_cast<const __m256i*>(p))};
 }
+inline void store(std::int32_t* p, Ints a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v);
+}
 inline Ints splat(std::int32_t x) {
     return {_mm256_set1_epi32(x)};
 }

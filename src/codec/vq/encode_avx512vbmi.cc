@@ -22,9 +22,8 @@ struct Ints {
 inline Ints load(const std::int32_t* p) {
     return {_mm512_load_si512(p)};
 }
-/// Makes the compiler load once: it would rather read memory for every sub-vector.
-inline void keep(Ints& a) {
-    asm("" : "+v"(a.v));
+inline void store(std::int32_t* p, Ints a) {
+    _mm512_storeu_si512(p, a.v);
 }
 inline Ints splat(std::int32_t x) {
     return {_mm512_set1_epi32(x)};

@@ -10,16 +10,17 @@
 
 namespace vecinfer {
 
-/// View of one codebook's tables. Entries are in scan order: of every 64 centroids first those with index 4 l, l < 16, then those
-/// with 4 l + 1, and so on, so that a lane of four vectors in turn holds a class of four neighbouring centroids.
+/// View of one codebook's tables. Entries are in scan order: of every 16 k centroids, k = class_size, first those with index k l,
+/// l < 16, then those with k l + 1, and so on, so that a lane of k vectors in turn holds a class of k neighbouring centroids.
 struct ScanTable {
     const float* centroids = nullptr;     // layout (sub_dim, num_centroids), index order
     const std::int32_t* words = nullptr;  // two 16-bit channels 2p and 2p + 1 each, layout (sub_dim / 2, num_centroids)
     const std::int32_t* bias = nullptr;   // bias in integer units, then the class in the lowest class_bits
     int num_centroids = 0;
+    int class_size = 4;  // or 16
     int class_bits = 0;
     float steps = 0;          // integer steps of x per unit
-    float reach = -1;         // |x| up to this can be scanned; negative: nothing can
+    std::int32_t most = 0;    // steps up to this can be scanned, at most 2^15 - 2; 0: nothing can
     std::int32_t margin = 0;  // classes less than this above the least one cannot be told from it
 };
 
@@ -29,8 +30,9 @@ public:
     ScanTables() = default;
 
     /// centroids: layout (sub_dim, num_centroids), integers times `scale` to float accuracy; they must outlive this object.
-    /// num_centroids: a multiple of 64. biases: layout (count, num_centroids). reach: see ScanTable. rounding: how far the cost
-    /// of the centroid that float arithmetic takes for the best can lie above the least cost.
+    /// num_centroids: a power of two, 64 or more. biases: layout (count, num_centroids). reach: no |x| beyond it is scanned.
+    /// rounding: how far the cost of the centroid that float arithmetic takes for the best can lie above the least cost, for x
+    /// within reach.
     ScanTables(const float* centroids, int sub_dim, int num_centroids, float scale, std::span<const double> biases, double reach,
                double rounding);
 

@@ -3,6 +3,7 @@
 //   load, splat, minimum, maximum
 //   splat_first(x)         the first lane of an __m128i in all lanes
 //   add_products(a, b, c)  per lane a + b.low c.low + b.high c.high, of signed 16-bit halves
+//   store(p, a)            unaligned
 //   reduce_min             least lane
 //   less_bits(a, b)        one bit per lane, lane 0 lowest: a < b
 //
@@ -13,29 +14,30 @@
 // The definition (nearest.h) takes the least of costs that are rounded as floats; the cost of its winner w lies at most R above
 // the least one. With b the index of the least S: S_w u <= cost_w / 2 + E u <= cost_b / 2 + R / 2 + E u <= S_b u + R / 2 + 2 E u.
 // So only centroids with S_i <= S_b + 2 E + R / (2 u) can be the winner. scan.cc computes that margin for each codebook, in
-// doubles, with room for the roundings of steps and products. Where only one class of four centroids is that close, its four
-// costs are computed as the definition says; else, once in about a hundred, all of them are, and so are those of an x beyond
-// `reach` or not a number.
+// doubles, with room for the roundings of steps and products. Costs of the few classes of centroids that are that close are
+// computed as the definition says, lowest index first.
 //
-// Why nothing overflows. |C| 2^class_bits <= 2^15 and |X| < 2^15 fit 16 bits and two products 2^31; scan.cc chooses steps so that
-// |S| 2^class_bits + class < 2^30, whatever order a sum is taken in, as |B| and sum |X C| are bounded together.
+// Why nothing overflows. |C| 2^class_bits <= 2^15 and |X| < 2^15 fit 16 bits and two products 2^31; scan.cc chooses steps and the
+// most of them so that |S| 2^class_bits + class < 2^30, whatever order a sum is taken in, as |B| and sum |X C| are bounded
+// together. An x of more steps, or not a number, is searched by the definition.
 //
-// Costs are shifted left by class_bits and hold their class below, so that the least cost names its class. A second minimum per
-// lane tells whether another class of that lane is close; it costs three operations per class of four vectors.
+// Costs are shifted left by class_bits and hold their class below, so that the least cost of a lane names its class. A second
+// minimum per lane tells whether another class of that lane is close, whose name is lost: then, too, all centroids are searched.
+// It costs three operations per class of vectors.
 
-inline constexpr int kScanBlock = 64;
+inline constexpr int kLanes = 16;  // classes that are ordered together
 inline constexpr int kChunk = 64;  // channels that are searched together: scans, then decisions, so that latencies overlap
 
-/// out <- -x * steps, rounded, n a multiple of 16; false if an entry is out of reach.
-inline bool quantize(const float* x, int n, float steps, std::int16_t* out) {
-    const __m256 factor = _mm256_set1_ps(-steps);
-    const __m256i end = _mm256_set1_epi16(32767);
+/// out <- -x * steps, rounded, n a multiple of 16; false if an entry has too many steps.
+inline bool quantize(const float* x, int n, const ScanTable& t, std::int16_t* out) {
+    const __m256 factor = _mm256_set1_ps(-t.steps);
+    const __m256i end = _mm256_set1_epi16(static_cast<std::int16_t>(t.most + 1));
     __m256i inside = _mm256_set1_epi16(-1);
     for (int i = 0; i < n; i += 16) {
         const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
         const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), factor));
         const __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
-        // What is out of reach, infinite or no number at all has become one of the ends.
+        // What fits no integer, is infinite or no number at all has become one of the ends of 16 bits.
         inside = _mm256_and_si256(inside, _mm256_cmpgt_epi16(end, both));
         inside = _mm256_and_si256(inside, _mm256_cmpgt_epi16(both, _mm256_sub_epi16(_mm256_setzero_si256(), end)));
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), both);
@@ -66,17 +68,16 @@ struct Scanned {
     Ints second;  // least one of the lane's other classes
 };
 
-template <int D>
+template <int D, int kClassSize>
 inline Scanned scan(const Pairs<D>& x, const ScanTable& t) {
-    constexpr int kStride = kScanBlock / 4;  // from one vector of a class to the next
     Ints best = splat(0x7fffffff);
     Ints second = best;
-    for (int block = 0; block < t.num_centroids; block += kScanBlock) {
-        for (int at = block; at < block + kStride; at += Ints::kWidth) {
+    for (int block = 0; block < t.num_centroids; block += kLanes * kClassSize) {
+        for (int at = block; at < block + kLanes; at += Ints::kWidth) {
             Ints least{};
-            for (int v = 0; v < 4; ++v) {
-                const std::int32_t* words = t.words + at + v * kStride;
-                Ints cost = load(t.bias + at + v * kStride);
+            for (int v = 0; v < kClassSize; ++v) {
+                const std::int32_t* words = t.words + at + v * kLanes;
+                Ints cost = load(t.bias + at + v * kLanes);
                 for (int p = 0; p < D / 2; ++p) {
                     cost = add_products(cost, load(words + static_cast<std::ptrdiff_t>(p) * t.num_centroids), x.at[p]);
                 }
@@ -89,65 +90,109 @@ inline Scanned scan(const Pairs<D>& x, const ScanTable& t) {
     return {best, second};
 }
 
-/// The class with the least cost, or -1 if another one is too close.
-inline int winning_class(const Scanned& scanned, const ScanTable& t) {
-    const std::int32_t least = reduce_min(scanned.best);
-    const Ints limit = splat(least + t.margin);
-    const unsigned close = less_bits(scanned.best, limit);
-    const bool clear = (close & (close - 1)) == 0 && less_bits(scanned.second, limit) == 0;
-    return clear ? least & ((1 << t.class_bits) - 1) : -1;
-}
-
-/// Index of the least lane, the lowest on ties.
-inline int least_lane(__m128 x) {
-    __m128 m = _mm_min_ps(x, _mm_movehl_ps(x, x));
-    m = _mm_min_ss(m, _mm_movehdup_ps(m));
-    return __builtin_ctz(static_cast<unsigned>(_mm_movemask_ps(_mm_cmpeq_ps(x, _mm_broadcastss_ps(m)))));
-}
-
-/// The nearest of a class, by the operations of Distance in nearest.inl.
 template <int D>
-inline std::uint16_t nearest_of_class(const float* x, const ScanTable& t, int which) {
-    const float* centroid = t.centroids + 4 * which;
-    __m128 sum{};
-    for (int c = 0; c < D; ++c, centroid += t.num_centroids) {
-        const __m128 difference = _mm_sub_ps(_mm_set1_ps(x[c]), _mm_load_ps(centroid));
-        const __m128 square = _mm_mul_ps(difference, difference);
-        sum = c == 0 ? square : _mm_add_ps(sum, square);
-    }
-    return static_cast<std::uint16_t>(4 * which + least_lane(sum));
+inline Scanned scan(const Pairs<D>& x, const ScanTable& t) {
+    return t.class_size == 4 ? scan<D, 4>(x, t) : scan<D, 16>(x, t);
 }
+
+/// Lanes whose best class can hold the winner; none if a class can whose name is lost.
+inline unsigned close_lanes(const Scanned& scanned, std::int32_t least, const ScanTable& t) {
+    const Ints limit = splat(least + t.margin);
+    return less_bits(scanned.second, limit) == 0 ? less_bits(scanned.best, limit) : 0;
+}
+
+/// Costs of four neighbouring centroids from index `first` on, by the operations of Distance in nearest.inl.
+template <int D>
+struct Distances {
+    const float* x;
+    const ScanTable& t;
+
+    __m128 operator()(int first) const {
+        const float* centroid = t.centroids + first;
+        __m128 sum{};
+        for (int c = 0; c < D; ++c, centroid += t.num_centroids) {
+            const __m128 difference = _mm_sub_ps(_mm_set1_ps(x[c]), _mm_load_ps(centroid));
+            const __m128 square = _mm_mul_ps(difference, difference);
+            sum = c == 0 ? square : _mm_add_ps(sum, square);
+        }
+        return sum;
+    }
+};
 
 /// Likewise, by those of BiasedProduct; `bias` is of all centroids.
 template <int D>
-inline std::uint16_t cheapest_of_class(const float* x, const ScanTable& t, const float* bias, int which) {
-    const float* centroid = t.centroids + 4 * which;
-    __m128 cost = _mm_load_ps(bias + 4 * which);
-    for (int c = 0; c < D; ++c, centroid += t.num_centroids) {
-        cost = _mm_sub_ps(cost, _mm_mul_ps(_mm_set1_ps(x[c]), _mm_load_ps(centroid)));
+struct BiasedProducts {
+    const float* x;
+    const ScanTable& t;
+    const float* bias;
+
+    __m128 operator()(int first) const {
+        const float* centroid = t.centroids + first;
+        __m128 cost = _mm_load_ps(bias + first);
+        for (int c = 0; c < D; ++c, centroid += t.num_centroids) {
+            cost = _mm_sub_ps(cost, _mm_mul_ps(_mm_set1_ps(x[c]), _mm_load_ps(centroid)));
+        }
+        return cost;
     }
-    return static_cast<std::uint16_t>(4 * which + least_lane(cost));
+};
+
+inline __m128 least_everywhere(__m128 x) {
+    const __m128 m = _mm_min_ps(x, _mm_movehl_ps(x, x));
+    return _mm_broadcastss_ps(_mm_min_ss(m, _mm_movehdup_ps(m)));
+}
+
+inline int first_equal(__m128 x, __m128 value) {
+    return __builtin_ctz(static_cast<unsigned>(_mm_movemask_ps(_mm_cmpeq_ps(x, value))));
+}
+
+/// The winner among the best classes of some lanes, at least one.
+template <class Costs>
+inline std::uint16_t winner(const Scanned& scanned, std::int32_t least, unsigned lanes, const ScanTable& t, const Costs& costs) {
+    const std::int32_t mask = (1 << t.class_bits) - 1;
+    if ((lanes & (lanes - 1)) == 0 && t.class_size == 4) {
+        const int first = 4 * (least & mask);
+        const __m128 all = costs(first);
+        return static_cast<std::uint16_t>(first + first_equal(all, least_everywhere(all)));
+    }
+    std::int32_t best[Ints::kWidth];
+    store(best, scanned.best);
+    float cost = __builtin_inff();
+    int code = 0;
+    for (; lanes != 0; lanes &= lanes - 1) {
+        const int first = t.class_size * (best[__builtin_ctz(lanes)] & mask);
+        for (int i = first; i < first + t.class_size; i += 4) {
+            const __m128 four = costs(i);
+            const __m128 value = least_everywhere(four);
+            const float of_four = _mm_cvtss_f32(value);
+            if (of_four < cost || (of_four == cost && i < code)) {
+                cost = of_four;
+                code = i + first_equal(four, value);
+            }
+        }
+    }
+    return static_cast<std::uint16_t>(code);
 }
 
 /// codes[i] <- nearest centroid of sub-vector i.
 template <int D>
 void find_nearest(const float* x, std::int64_t n, const ScanTable& t, std::uint16_t* codes) {
     constexpr int kMost = kChunk / D;  // sub-vectors of a chunk
-    if (D == 1 || !(t.reach > 0)) {
+    if (D == 1 || t.most == 0) {
         nearest_kernel(kIsa, D)(x, n, t.centroids, t.num_centroids, codes, nullptr);
         return;
     }
     alignas(32) float tail[kChunk];
     alignas(32) std::int16_t steps[kChunk];
     Scanned scanned[kMost];
-    int classes[kMost];
+    std::int32_t least[kMost];
+    unsigned lanes[kMost];
     for (; n > 0; n -= kMost, x += kChunk, codes += kMost) {
         const int count = static_cast<int>(n < kMost ? n : kMost);
         if (count < kMost) {
             std::fill_n(std::copy_n(x, count * D, tail), kChunk - count * D, 0.0f);
             x = tail;
         }
-        if (!quantize(x, kChunk, t.steps, steps)) {
+        if (!quantize(x, kChunk, t, steps)) {
             nearest_kernel(kIsa, D)(x, count, t.centroids, t.num_centroids, codes, nullptr);
             continue;
         }
@@ -155,11 +200,12 @@ void find_nearest(const float* x, std::int64_t n, const ScanTable& t, std::uint1
             scanned[i] = scan<D>(pairs<D>(steps + i * D), t);
         }
         for (int i = 0; i < count; ++i) {
-            classes[i] = winning_class(scanned[i], t);
+            least[i] = reduce_min(scanned[i].best);
+            lanes[i] = close_lanes(scanned[i], least[i], t);
         }
         for (int i = 0; i < count; ++i) {
-            if (classes[i] >= 0) {
-                codes[i] = nearest_of_class<D>(x + i * D, t, classes[i]);
+            if (lanes[i] != 0) {
+                codes[i] = winner(scanned[i], least[i], lanes[i], t, Distances<D>{x + i * D, t});
             } else {
                 nearest_kernel(kIsa, D)(x + i * D, 1, t.centroids, t.num_centroids, codes + i, nullptr);
             }
@@ -169,8 +215,8 @@ void find_nearest(const float* x, std::int64_t n, const ScanTable& t, std::uint1
 
 /// As quantize, for one sub-vector in a register.
 template <int D>
-inline bool quantize_goal(const Channels<D>& goal, float steps, Pairs<D>& out) {
-    const __m128 factor = _mm_set1_ps(-steps);
+inline bool quantize_goal(const Channels<D>& goal, const ScanTable& t, Pairs<D>& out) {
+    const __m128 factor = _mm_set1_ps(-t.steps);
     __m128 low{};
     __m128 high{};
     if constexpr (D == 8) {
@@ -182,7 +228,7 @@ inline bool quantize_goal(const Channels<D>& goal, float steps, Pairs<D>& out) {
         low = _mm_setr_ps(goal[0], goal[1], 0.0f, 0.0f);
     }
     const __m128i both = _mm_packs_epi32(_mm_cvtps_epi32(_mm_mul_ps(low, factor)), _mm_cvtps_epi32(_mm_mul_ps(high, factor)));
-    const __m128i end = _mm_set1_epi16(32767);
+    const __m128i end = _mm_set1_epi16(static_cast<std::int16_t>(t.most + 1));
     const __m128i inside =
         _mm_and_si128(_mm_cmpgt_epi16(end, both), _mm_cmpgt_epi16(both, _mm_sub_epi16(_mm_setzero_si128(), end)));
     out.at[0] = splat_first(both);
@@ -201,17 +247,19 @@ inline void least_costs(const Channels<D>* goals, const ScanTable& t, const floa
     bool within[N];
     for (int s = 0; s < N; ++s) {
         Pairs<D> x;
-        within[s] = quantize_goal<D>(goals[s], t.steps, x) && t.reach > 0;
+        within[s] = quantize_goal<D>(goals[s], t, x) && t.most > 0;
         scanned[s] = scan<D>(x, t);
     }
-    int classes[N];
+    std::int32_t least[N];
+    unsigned lanes[N];
     for (int s = 0; s < N; ++s) {
-        classes[s] = within[s] ? winning_class(scanned[s], t) : -1;
+        least[s] = reduce_min(scanned[s].best);
+        lanes[s] = within[s] ? close_lanes(scanned[s], least[s], t) : 0;
     }
     for (int s = 0; s < N; ++s) {
         float slope[D];
         store_lanes(slope, goals[s] * 2.0f);
-        codes[s] = classes[s] >= 0 ? cheapest_of_class<D>(slope, t, bias, classes[s])
-                                   : least_cost_kernel(kIsa, D)(slope, t.centroids, bias, t.num_centroids);
+        codes[s] = lanes[s] != 0 ? winner(scanned[s], least[s], lanes[s], t, BiasedProducts<D>{slope, t, bias})
+                                 : least_cost_kernel(kIsa, D)(slope, t.centroids, bias, t.num_centroids);
     }
 }

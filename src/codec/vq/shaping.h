@@ -51,7 +51,8 @@ public:
                  float scale);
 
     /// n vectors by themselves, n at most kMaxVectors. y: in code space, divided by the norm, layout (n, head_dim). codes: those
-    /// of the nearest centroids, which are improved, layout (n, num_subspaces). The same on every ISA.
+    /// of the nearest centroids, which are improved, layout (n, num_subspaces). The same on every ISA, as long as no sum over
+    /// directions overflows a float, far beyond what f16 rows lead to.
     void improve(int n, const float* y, std::uint16_t* codes) const noexcept;
 
 private:
