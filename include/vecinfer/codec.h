@@ -31,6 +31,7 @@ struct EncodeOptions {
 };
 
 class NoiseShaping;
+class ScanTables;
 
 class RowCodec {
 public:
@@ -88,7 +89,7 @@ private:
     std::size_t book_index(int head, int subspace) const noexcept {
         return static_cast<std::size_t>(head * books_per_head_ + (books_per_head_ > 1 ? subspace : 0));
     }
-    void find_codes(int head, const float* y, std::uint16_t* codes) const noexcept;
+    void find_codes(int head, int n, const float* y, std::uint16_t* codes) const noexcept;
     std::uint8_t encode_unbiased(int head, const float* y, double energy, int norm, std::uint16_t* codes) const noexcept;
 
     CodecSpec spec_;
@@ -98,8 +99,9 @@ private:
     std::uint64_t hash_ = 0;
     std::vector<HeadTransform> transforms_;
     std::vector<Codebook> codebooks_;
-    std::shared_ptr<const float[]> tables_;        // null without codebooks, see codec/vq/tables.h
-    std::shared_ptr<const std::int8_t[]> planes_;  // likewise
+    std::shared_ptr<const float[]> tables_;                 // null without codebooks, see codec/vq/tables.h
+    std::shared_ptr<const std::int8_t[]> planes_;           // likewise
+    std::shared_ptr<const std::vector<ScanTables>> scans_;  // per codebook; likewise, see codec/vq/scan.h
     bool unbiased_ = false;
     std::shared_ptr<const std::vector<NoiseShaping>> shaping_;  // per head; null without, see codec/vq/shaping.h
 };

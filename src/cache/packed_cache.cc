@@ -114,9 +114,10 @@ void PackedCache::write_rows(const WritePlan& plan, const float* x, std::ptrdiff
     const int head_dim = codec_->head_dim();
     std::array<float, kMaxHeadDim> rounded;
     CellCodes codes;
-    for (int row = 0; row < num_rows; ++row) {
-        const int cell = plan.cells[row];
-        for (int head = 0; head < codec_->num_heads(); ++head) {
+    // Head by head: the tables that encoding reads are a head's own.
+    for (int head = 0; head < codec_->num_heads(); ++head) {
+        for (int row = 0; row < num_rows; ++row) {
+            const int cell = plan.cells[row];
             if (owner(head, cell, nth) != ith) {
                 continue;
             }

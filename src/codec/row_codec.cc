@@ -9,7 +9,8 @@
 
 #include "codec/f16.h"
 #include "codec/scalar/scalar.h"
-#include "codec/vq/nearest.h"
+#include "codec/vq/encode.h"
+#include "codec/vq/scan.h"
 #include "codec/vq/shaping.h"
 #include "codec/vq/tables.h"
 #include "fnv.h"
@@ -36,6 +37,17 @@ double dot(const float* x, const float* y, int n) noexcept {
         sums[0] += static_cast<double>(x[i]) * static_cast<double>(y[i]);
     }
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+// One per codebook, for tables as make_tables lays them out.
+std::vector<ScanTables> make_scans(const std::vector<Codebook>& codebooks, const float* tables) {
+    std::vector<ScanTables> scans;
+    for (const Codebook& codebook : codebooks) {
+        scans.push_back(
+            ScanTables::for_nearest(tables, codebook.sub_dim, searched_centroids(codebook.num_centroids()), codebook.scale));
+        tables += 2 * table_values(codebook.sub_dim, codebook.code_bits);
+    }
+    return scans;
 }
 
 // Side bytes: the scales of all groups, then their zeros.
@@ -162,6 +174,7 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
                 codec.codebooks_.size() == 1 ? 0 : static_cast<int>(codec.codebooks_.size()) / codec.num_heads();
             codec.tables_ = make_tables(codec.codebooks_);
             codec.planes_ = make_planes(codec.codebooks_);
+            codec.scans_ = std::make_shared<const std::vector<ScanTables>>(make_scans(codec.codebooks_, codec.tables_.get()));
         }
 
         Fnv fnv;
@@ -191,7 +204,7 @@ Result<RowCodec> RowCodec::create(const CodecSpec& spec, Norm norm, int head_dim
             std::vector<NoiseShaping> heads;
             for (int head = 0; head < codec.num_heads(); ++head) {
                 heads.emplace_back(options.shaping.subspan(head * per_head, per_head), head_dim, spec.sub_dim, spec.code_bits,
-                                   codec.centroids_by_channel(head));
+                                   codec.centroids_by_channel(head), codec.codebook(head).scale);
             }
             codec.shaping_ = std::make_shared<const std::vector<NoiseShaping>>(std::move(heads));
             fnv.add(options.shaping);
@@ -224,18 +237,18 @@ const std::int8_t* RowCodec::centroid_planes(int head) const noexcept {
     return planes_.get() + book_index(head, 0) * table_values(spec_.sub_dim, spec_.code_bits);
 }
 
-void RowCodec::find_codes(int head, const float* y, std::uint16_t* codes) const noexcept {
-    const NearestFn nearest = nearest_kernel(spec_.sub_dim);
-    const int searched = searched_centroids(1 << spec_.code_bits);
-    if (const std::ptrdiff_t stride = centroid_stride(); stride == 0) {
-        nearest(y, num_subspaces(), centroids_by_channel(head), searched, codes, nullptr);
+// Of n vectors, one after the other.
+void RowCodec::find_codes(int head, int n, const float* y, std::uint16_t* codes) const noexcept {
+    const auto find_nearest = encode_kernels(spec_.sub_dim).find_nearest;
+    if (books_per_head_ <= 1) {
+        find_nearest(y, static_cast<std::int64_t>(n) * num_subspaces(), (*scans_)[book_index(head, 0)].table(), codes);
     } else {
-        for (int s = 0; s < num_subspaces(); ++s) {
-            nearest(y + s * spec_.sub_dim, 1, centroids_by_channel(head) + s * stride, searched, codes + s, nullptr);
+        for (int s = 0; s < n * num_subspaces(); ++s) {
+            find_nearest(y + s * spec_.sub_dim, 1, (*scans_)[book_index(head, s % num_subspaces())].table(), codes + s);
         }
     }
     if (shaping_ != nullptr) {
-        (*shaping_)[static_cast<std::size_t>(head)].improve(y, codes);
+        (*shaping_)[static_cast<std::size_t>(head)].improve(n, y, codes);
     }
 }
 
@@ -244,19 +257,26 @@ void RowCodec::find_codes(int head, const float* y, std::uint16_t* codes) const 
 // most, three divisors are tried for the one whose correction falls closest to a step.
 std::uint8_t RowCodec::encode_unbiased(int head, const float* y, double energy, int norm, std::uint16_t* codes) const noexcept {
     const int spread = shaping_ != nullptr ? 1 : 0;
+    const int first = std::max(norm - spread, 1);
+    const int count = std::clamp(std::min(norm + spread, 255) - first + 1, 1, NoiseShaping::kMaxVectors);
+    alignas(64) float unit[NoiseShaping::kMaxVectors * kMaxHeadDim];
+    std::uint16_t tried[NoiseShaping::kMaxVectors * kMaxHeadDim];
+    for (int i = 0; i < count; ++i) {
+        const float divisor = decode_norm(static_cast<std::uint8_t>(first + i));
+        for (int d = 0; d < head_dim_; ++d) {
+            unit[i * head_dim_ + d] = y[d] / divisor;
+        }
+    }
+    find_codes(head, count, unit, tried);
+
     double least = std::numeric_limits<double>::infinity();
     std::uint8_t best = 0;
-    alignas(64) float unit[kMaxHeadDim];
     float decoded[kMaxHeadDim];
-    std::uint16_t tried[kMaxHeadDim];
-    for (int step = std::max(norm - spread, 1); step <= std::min(norm + spread, 255); ++step) {
-        auto stored = static_cast<std::uint8_t>(step);
+    for (int i = 0; i < count; ++i) {
+        auto stored = static_cast<std::uint8_t>(first + i);
         const float divisor = decode_norm(stored);
-        for (int i = 0; i < head_dim_; ++i) {
-            unit[i] = y[i] / divisor;
-        }
-        find_codes(head, unit, tried);
-        decode(head, tried, &stored, decoded);
+        const std::uint16_t* at = tried + i * num_subspaces();
+        decode(head, at, &stored, decoded);
         const double projection = dot(decoded, y, head_dim_);
         double miss = energy;
         if (projection > 0) {
@@ -266,7 +286,7 @@ std::uint8_t RowCodec::encode_unbiased(int head, const float* y, double energy, 
         if (miss < least) {
             least = miss;
             best = stored;
-            std::copy(tried, tried + num_subspaces(), codes);
+            std::copy(at, at + num_subspaces(), codes);
         }
     }
     return best;
@@ -297,7 +317,7 @@ void RowCodec::encode(int head, const float* x, std::uint16_t* codes, std::uint8
         }
         *side = norm;
     }
-    find_codes(head, y, codes);
+    find_codes(head, 1, y, codes);
 }
 
 void RowCodec::decode(int head, const std::uint16_t* codes, const std::uint8_t* side, float* y) const noexcept {

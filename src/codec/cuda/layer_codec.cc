@@ -130,19 +130,19 @@ Status upload_shaping(const RowCodec& codec, SideTables& side, const char* what)
     if (!codec.is_shaped()) {
         return {};
     }
-    const int rank = (codec.shaping(0).rank() + 3) / 4 * 4;
+    const int rank = (codec.shaping(0).tables().rank + 3) / 4 * 4;
     std::vector<float> directions;
     std::vector<float> metric;
     std::vector<float> bias;
     for (int h = 0; h < codec.num_heads(); ++h) {
-        const NoiseShaping& shaping = codec.shaping(h);
+        const ShapingTables& shaping = codec.shaping(h).tables();
         for (int d = 0; d < codec.head_dim(); ++d) {
-            const float* own = shaping.by_channel() + d * shaping.rank();
-            directions.insert(directions.end(), own, own + shaping.rank());
-            directions.resize(directions.size() + static_cast<std::size_t>(rank - shaping.rank()));
+            const float* own = shaping.by_channel.data() + d * shaping.rank;
+            directions.insert(directions.end(), own, own + shaping.rank);
+            directions.resize(directions.size() + static_cast<std::size_t>(rank - shaping.rank));
         }
-        metric.insert(metric.end(), shaping.metric(), shaping.metric() + codec.head_dim() * codec.sub_dim());
-        bias.insert(bias.end(), shaping.bias(), shaping.bias() + (codec.num_subspaces() << codec.code_bits()));
+        metric.insert(metric.end(), shaping.metric.begin(), shaping.metric.end());
+        bias.insert(bias.end(), shaping.bias.get(), shaping.bias.get() + (codec.num_subspaces() << codec.code_bits()));
     }
     side.shaping_rank = rank;
     Status s = upload(directions, side.shaping, what);

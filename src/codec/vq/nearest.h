@@ -21,7 +21,8 @@ NearestFn nearest_kernel(Isa isa, int sub_dim) noexcept;
 NearestFn nearest_kernel(int sub_dim) noexcept;
 
 /// The code with the least bias[code] - sum_c x[c] * centroid[c], x: sub_dim floats, bias: num_centroids floats, 64-byte aligned.
-/// Rounded after each operation, in channel order; ties go to the lowest index: the same bits on every ISA.
+/// Rounded after each operation, in channel order; ties go to the lowest index: the same bits on every ISA, as long as no product
+/// or sum overflows.
 using LeastCostFn = std::uint16_t (*)(const float* x, const float* table, const float* bias, int num_centroids);
 
 LeastCostFn least_cost_kernel(Isa isa, int sub_dim) noexcept;
