@@ -261,6 +261,11 @@ Status check_context(std::int64_t context, const ModelInfo& model) {
                           fmt::format("at most the model's context of {}", model.context_length));
 }
 
+std::int64_t calibration_context(const ModelInfo& model) {
+    constexpr std::int64_t kDefault = 1024;
+    return model.context_length > 0 ? std::min(kDefault, model.context_length) : kDefault;
+}
+
 Status check_model(const Sidecar& sidecar, const fs::path& sidecar_path, const ModelInfo& model, const fs::path& model_path) {
     const auto mismatch = [&](const std::string& what) {
         return Status(ErrorCode::mismatch,

@@ -33,6 +33,9 @@ Status check_gguf(const std::filesystem::path& path, std::string_view argument);
 /// ok() if the model was trained for contexts of `context` tokens, or does not say.
 Status check_context(std::int64_t context, const ModelInfo& model);
 
+/// Tokens of a piece of calibration text unless the user says otherwise: 1024, or the model's context if that is less.
+std::int64_t calibration_context(const ModelInfo& model);
+
 /// ok() if the sidecar was calibrated for this model: architecture, layer shapes and layer hashes. The error names both files.
 Status check_model(const Sidecar& sidecar, const std::filesystem::path& sidecar_path, const ModelInfo& model,
                    const std::filesystem::path& model_path);

@@ -70,8 +70,8 @@ Status check_amounts(const CompareOptions& options, const std::filesystem::path&
     Status status = check_text_fills(options.text, tokens->at(0), std::max<std::int64_t>(options.chunks, kFewestChunks),
                                      options.context, "text", "chunks");
     if (status.ok() && calibrates) {
-        status = check_text_fills(options.calibration_text, tokens->at(1), options.calibration_chunks, kCalibrationContext,
-                                  "calibration text", "pieces");
+        status = check_text_fills(options.calibration_text, tokens->at(1), options.calibration_chunks,
+                                  options.calibration_context, "calibration text", "pieces");
     }
     return status;
 }

@@ -7,9 +7,6 @@
 
 namespace vecinfer::cli {
 
-/// Tokens of a piece of calibration text.
-inline constexpr int kCalibrationContext = 1024;
-
 struct CompareOptions {
     std::string model;
     std::string text;
@@ -20,6 +17,7 @@ struct CompareOptions {
     int context = 2048;
     int chunks = 2;
     int calibration_chunks = 4;
+    std::int64_t calibration_context = 0;                    // tokens of a piece; from the model, see sidecar_choice.h
     std::vector<int> lengths;                                // of retrieval; empty: 512, 1024, 2048 as far as the model goes
     std::vector<double> depths = {0.1, 0.3, 0.5, 0.7, 0.9};  // of retrieval
     int keys = 1;

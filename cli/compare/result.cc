@@ -153,7 +153,7 @@ Json result_json(const CompareOptions& options, const RunFacts& facts, const std
         {"chunks", options.chunks},
         {"ubatch", 64},
         {"calibration_chunks", options.calibration_chunks},
-        {"calibration_ctx", kCalibrationContext},
+        {"calibration_ctx", options.calibration_context},
         {"footprint_ctx", facts.footprint_context},
         {"threads", options.threads},
         {"retrieval",

@@ -313,7 +313,7 @@ Status CompareSession::calibration(Row& row) {
                                            "--chunks",
                                            std::to_string(options_.calibration_chunks),
                                            "--ctx",
-                                           std::to_string(kCalibrationContext),
+                                           std::to_string(options_.calibration_context),
                                            "--seed",
                                            std::to_string(kCalibrationSeed),
                                            "--threads",

@@ -68,7 +68,7 @@ Json CompareSession::calibration_inputs(const Subject& subject) const {
             {"scheme", to_long_string(calibration_scheme(subject))},
             {"text", calibration_text_hash_},
             {"chunks", options_.calibration_chunks},
-            {"ctx", std::to_string(kCalibrationContext)},
+            {"ctx", std::to_string(options_.calibration_context)},
             {"seed", kCalibrationSeed},
             {"helper", stamp_of(tools_.calibrate)}};
 }

@@ -41,11 +41,9 @@ number of layers and of centroids: 256 at widths 1, 2 and 4, 1024 at 2.5, 4096 a
 --target-bits measures what each width does to the model's predictions, layer by layer for keys and values apart, on text
 behind the calibrated one and on questions about numbers in a made-up text, which a few layers answer that prose does not show
 (--no-recall leaves them out). It takes the best choice that stays within the target. --measure-chunks of text and one chunk
-with numbers are run (2 x widths - 1) x layers more times. The scheme with its layers is written to the sidecar. Without --scheme the other verbs
-take the scheme of <model>.vecinfer.gguf; a file of another name has to be named (--codebooks).
+with numbers are run (2 x widths - 1) x layers more times. The scheme with its layers is written to the sidecar. Without
+--scheme the other verbs take the scheme of <model>.vecinfer.gguf; a file of another name has to be named (--codebooks).
 )";
-
-constexpr std::int64_t kDefaultContext = 1024;
 
 struct Options {
     std::string model;
@@ -54,7 +52,7 @@ struct Options {
     SchemeOption scheme;
     std::string tools_dir;
     std::int64_t chunks = 128;
-    std::int64_t context = 0;
+    std::int64_t context = 0;  // 0: calibration_context
     std::uint64_t seed = 0;
     int threads = 0;
     double target_bits = 0;
@@ -132,7 +130,7 @@ Status check_files(Options& options, const fs::path& out, const Scheme& scheme) 
         return status;
     }
     if (options.context == 0) {
-        options.context = info->context_length > 0 ? std::min(kDefaultContext, info->context_length) : kDefaultContext;
+        options.context = calibration_context(info.value());
     }
     if (const Status status = check_context(options.context, info.value()); !status.ok()) {
         return status;

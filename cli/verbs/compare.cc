@@ -63,7 +63,8 @@ void add_options(CLI::App& app, CompareOptions& options) {
         ->delimiter(',')
         ->type_name("LIST");
     app.add_option("--calibration-text", options.calibration_text, "text to calibrate codebooks on; not TEXT")->type_name("FILE");
-    app.add_option("--calibration-chunks", options.calibration_chunks, "pieces of 1024 tokens of it (default 4)")
+    app.add_option("--calibration-chunks", options.calibration_chunks,
+                   "pieces of it, of 1024 tokens or the model's context if that is less (default 4)")
         ->check(CLI::Range(1, 1000000))
         ->type_name("N");
     app.add_option("--ctx", options.context, "tokens of a chunk of TEXT (default 2048)")
@@ -298,6 +299,7 @@ int run_compare(const VerbCall& call) {
     if (status = options.retrieval ? set_lengths(options, model.value()) : Status(); !status.ok()) {
         return usage_error("compare", status.message());
     }
+    options.calibration_context = calibration_context(model.value());
     options.threads = options.threads > 0 ? options.threads : usable_cpus();
     constexpr std::int64_t kFallbackContext = 32768;
     RunFacts facts{.model_name = model->identity.name,

@@ -52,7 +52,8 @@ public:
     bool has_norm() const noexcept { return norm_ == Norm::vector; }
     bool is_unbiased() const noexcept { return unbiased_; }
     bool is_shaped() const noexcept { return shaping_ != nullptr; }
-    const NoiseShaping& shaping(int head) const noexcept;  // is_shaped() only
+    /// Tables of a head's noise shaping, for encoders on other devices (codec/vq/shaping.h). Only where is_shaped().
+    const NoiseShaping& shaping(int head) const noexcept;
     /// Bytes of one head that a row stores beside its codes: a norm, or the scales of its groups of channels and then their
     /// zeros.
     int side_bytes() const noexcept {

@@ -121,6 +121,9 @@ TEST_P(EncodeKernelsOf, FindTheNearestCentroid) {
                         at[c] = (i * 37 >> c & 16 ? 127.0f : -127.0f) * book.scale * static_cast<float>(i % 90) / 10.0f;
                     }
                 }
+                if (i % 200 == 9) {
+                    std::fill_n(at, spec.sub_dim, 0.0f);
+                }
                 if (i % 200 == 7) {  // far away, or no number at all
                     at[i % spec.sub_dim] = i % 400 == 7 ? 100.0f * unit : i % 3 == 0 ? NAN : -INFINITY;
                 }
